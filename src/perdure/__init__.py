@@ -1,0 +1,1 @@
+"""Durable pipelines in plain Python."""

@@ -1,0 +1,1 @@
+"""Every seam of perdure as a small Protocol."""

@@ -1,0 +1,337 @@
+"""The store port: an append-only journal of facts per run, and index rows that are derived from it.
+
+One append is one row: the facts of one decision of one run, in one JSON text, chained by hash [J-11]. The row's key
+(run, first sequence) is the version check [J-2]: whoever appends second at a place collides. Index rows change only
+together with the append that changes their content, or by `set_index`, and can be rebuilt from the facts.
+
+Contract of every driver, proved by the public conformance suite:
+
+- An append is atomic with its index change. It is committed when its future resolves to `Committed`.
+- Appends of many runs may share one transaction (group commit); one that is refused never hurts its neighbours.
+- No two appends of one run travel in one group; a driver may assume that its caller awaits one before the next.
+- A driver answers *unknown* outcomes itself: it sends the identical append again until it is committed (recognised by
+  `append_id`), or refused [J-14]. Cancelling a caller never cancels an append in flight.
+- While the store cannot be reached, appends wait [R-8]; `on_trouble` is told, `close()` ends the waiting with
+  `StoreUnavailable`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol, TypeAlias
+
+import msgspec
+
+RunStatus: TypeAlias = Literal["ready", "running", "held", "invalid", "corrupt", "succeeded", "failed", "canceled"]
+"""Index status. `ready` with a due time ahead is a delayed start or a backoff. The last three are terminal."""
+
+TERMINAL: frozenset[str] = frozenset({"succeeded", "failed", "canceled"})
+
+
+class NewRun(msgspec.Struct, frozen=True, gc=False):
+    """The columns of an index row that never change.
+
+    Attributes:
+        slot_key: what the slot is about; None where the run excludes nobody (slot `none`, or no resource given).
+        slot_once: the slot stays taken after the run's end [R-5].
+        input_digest: 32 bytes, see `RunSubmitted.input_digest`.
+        deadline_us: 0 for none.
+    """
+
+    run_id: str
+    tenant: str
+    pipeline: str
+    resource: str
+    slot_key: str | None
+    slot_once: bool
+    input_digest: bytes
+    submitted_us: int
+    deadline_us: int = 0
+
+
+class IndexState(msgspec.Struct, frozen=True, gc=False):
+    """The columns of an index row that change, always written together.
+
+    Attributes:
+        status: see `RunStatus`.
+        due_us: when the run wants a worker; None while owned, held, corrupt or ended.
+        worker: the owner's id, empty while nobody owns the run.
+        token: fencing token of the newest claim, 0 before the first.
+        generation: greatest generation that advanced the run, 0 before the first claim [D-4].
+        build: build id that judged the run invalid, else empty [D-2].
+        reason: why it is held, invalid, failed or backing off; empty otherwise.
+        canceling: a cancel was requested.
+        step: the step it stands at, for people; empty when unknown.
+    """
+
+    status: RunStatus
+    due_us: int | None = None
+    worker: str = ""
+    token: int = 0
+    generation: int = 0
+    build: str = ""
+    reason: str = ""
+    canceling: bool = False
+    step: str = ""
+
+
+class Append(msgspec.Struct, gc=False):
+    """One append, complete: the driver stores it and decides nothing.
+
+    Attributes:
+        run_id: the run.
+        locator: the store's own number of the run, as `Committed` or `load` gave it; 0 for a new run.
+        first_seq: sequence number of the first fact; 1 for a new run.
+        count: number of facts.
+        at_us: time of all facts of the append.
+        append_id: 16 bytes, random per append [J-14].
+        facts: JSON array of the facts, UTF-8.
+        hash: 32 bytes over the previous row's hash, first_seq, count, at_us, append_id and `facts`.
+        prev_seq, prev_hash: first sequence and hash of the row that must precede it; 0 and b"" for a new run.
+        token: fencing token of the owner; 0 for facts from outside [J-6, J-7].
+        new: for a new run its immutable columns.
+        index: the new index state, or None where no column changes. From an owner (token > 0, or a new run) it is
+            written as it stands and clears `attention`. From outside (token 0) it is written only if nobody owns
+            the run at that moment; if somebody does, `attention` is set instead. A terminal status records `at_us`
+            as the end and frees the slot unless `slot_once`.
+    """
+
+    run_id: str
+    locator: int
+    first_seq: int
+    count: int
+    at_us: int
+    append_id: bytes
+    facts: bytes
+    hash: bytes
+    prev_seq: int
+    prev_hash: bytes
+    token: int = 0
+    new: NewRun | None = None
+    index: IndexState | None = None
+
+
+class Committed(msgspec.Struct, frozen=True, gc=False):
+    """The append is durable."""
+
+    locator: int
+
+
+class SlotTaken(msgspec.Struct, frozen=True, gc=False):
+    """A new run's slot is taken by `run_id`; nothing was written [R-5, M-1]."""
+
+    run_id: str
+    input_digest: bytes
+
+
+class Conflict(msgspec.Struct, frozen=True, gc=False):
+    """Somebody appended first, or the expected predecessor is not there; nothing was written: re-read, re-plan [J-5]."""
+
+
+class Fenced(msgspec.Struct, frozen=True, gc=False):
+    """A newer claim exists (`token`); nothing was written: drop the run [J-3]."""
+
+    token: int
+
+
+class Gone(msgspec.Struct, frozen=True, gc=False):
+    """The run does not exist (any more); nothing was written [J-2]."""
+
+
+AppendResult: TypeAlias = Committed | SlotTaken | Conflict | Fenced | Gone
+
+
+class JournalRow(msgspec.Struct, frozen=True, gc=False):
+    """One stored append, as it was written."""
+
+    first_seq: int
+    count: int
+    at_us: int
+    append_id: bytes
+    hash: bytes
+    facts: bytes
+
+
+class Snapshot(msgspec.Struct, frozen=True, gc=False):
+    """A stored projection. Used only if the row at `row_seq` has `row_hash` and `reducer` is this release's.
+
+    Attributes:
+        row_seq: first sequence of the last row folded into it.
+        row_hash: that row's hash.
+        version: greatest sequence folded into it.
+        reducer: version of the reducer that wrote it.
+        data: the encoded projection.
+    """
+
+    row_seq: int
+    row_hash: bytes
+    version: int
+    reducer: int
+    data: bytes
+
+
+class RunRow(msgspec.Struct, frozen=True, gc=False):
+    """An index row as stored."""
+
+    locator: int
+    run: NewRun
+    state: IndexState
+    ended_us: int | None
+    attention: bool
+
+
+class LoadedRun(msgspec.Struct, frozen=True, gc=False):
+    """One consistent read of a run: index row, usable snapshot if any, and the rows after it in order."""
+
+    row: RunRow
+    snapshot: Snapshot | None
+    rows: tuple[JournalRow, ...]
+
+
+class Deployment(msgspec.Struct, frozen=True, gc=False):
+    """A topology made current at a time [D-4]. `steps` is `core.topology.encode_steps` output."""
+
+    pipeline: str
+    generation: int
+    digest: str
+    steps: bytes
+    at_us: int
+    actor: str
+
+
+class RunFilter(msgspec.Struct, frozen=True, gc=False):
+    """What `list_runs` shows; None matches everything. `status` accepts several."""
+
+    pipeline: str | None = None
+    tenant: str | None = None
+    resource: str | None = None
+    statuses: tuple[RunStatus, ...] = ()
+    submitted_after_us: int | None = None
+    submitted_before_us: int | None = None
+
+
+class Trouble(msgspec.Struct, frozen=True, gc=False):
+    """The store failed to commit and will try again after `retry_in_s` seconds; `fatal`: it gave up, the engine must stop."""
+
+    problem: str
+    retry_in_s: float
+    fatal: bool
+
+
+class Store(Protocol):
+    """What engine and clients need of a store. All coroutines may raise `StoreUnavailable`."""
+
+    async def open(self, *, owner: str | None) -> None:
+        """Open or create the store.
+
+        Args:
+            owner: worker id of an engine that takes ownership (R-2: one engine a SQLite file); None for a client.
+
+        Raises:
+            StoreInUse: another engine owns it; names the holder.
+            StoreUnusable: foreign, truncated, newer schema, read-only, missing directory, network file system.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Finish appends in flight, release ownership. Idempotent."""
+        ...
+
+    def abort(self) -> None:
+        """Drop everything in memory and ownership at once, as a killed process would; appends in flight may be lost or not."""
+        ...
+
+    def append(self, append: Append, /) -> asyncio.Future[AppendResult]:
+        """Queue an append for the next group; returns at once. Must be called on the loop that opened the store."""
+        ...
+
+    def set_index(self, locator: int, state: IndexState, expected_token: int, /) -> asyncio.Future[bool]:
+        """Write an index state without facts (an owner lets go, a run is judged invalid); same group commit.
+
+        Resolves to False, and writes nothing, if the row is gone, ended, or its token is not `expected_token`.
+        Clears `attention`.
+        """
+        ...
+
+    def put_snapshot(self, locator: int, snapshot: Snapshot, /) -> None:
+        """Store a snapshot with the next group; best effort, never an error."""
+        ...
+
+    async def load(self, run_id: str, /) -> LoadedRun | None:
+        """Index row, snapshot and rows after it in one consistent read; None if there is no such run."""
+        ...
+
+    async def load_all_rows(self, run_id: str, /) -> LoadedRun | None:
+        """As `load`, but every journal row and no snapshot: for `verify` and `journal`."""
+        ...
+
+    async def due(self, now_us: int, limit: int, /) -> Sequence[str]:
+        """Ids of unowned runs due at or before `now_us`, longest due first."""
+        ...
+
+    async def next_due_us(self) -> int | None:
+        """The earliest due time of any unowned run."""
+        ...
+
+    async def attention(self) -> Sequence[str]:
+        """Ids of owned runs to which facts were appended from outside since their owner's last index write."""
+        ...
+
+    def on_change(self, listener: Callable[[], None], /) -> None:
+        """Call `listener` on the loop soon (within 100 ms) after another process or client committed anything."""
+        ...
+
+    def on_trouble(self, listener: Callable[[Trouble], None], /) -> None:
+        """Call `listener` on the loop when a commit fails and is tried again, or for good."""
+        ...
+
+    async def take_over(self, now_us: int, /) -> int:
+        """Make every run of former owners due now; returns how many. Called once by an owner after `open`."""
+        ...
+
+    async def wake_invalid(self, pipeline: str, generation: int, build: str, now_us: int, /) -> int:
+        """Make invalid runs of `pipeline` due now that were judged under another generation or build [D-2]."""
+        ...
+
+    async def list_runs(self, where: RunFilter, /, *, after: str | None = None, limit: int = 50) -> Sequence[RunRow]:
+        """A page of runs, newest id first, ids less than `after`."""
+        ...
+
+    async def count_runs(self, where: RunFilter, /) -> dict[tuple[str, str], int]:
+        """Number of runs by (pipeline, status)."""
+        ...
+
+    async def deployments(self, pipeline: str | None = None, /) -> Sequence[Deployment]:
+        """The registry, oldest first."""
+        ...
+
+    async def deploy(self, deployment: Deployment, /) -> bool:
+        """Insert a deployment; False if that generation of the pipeline exists already."""
+        ...
+
+    async def remove_ended(self, before_us: int, limit: int, /) -> int:
+        """Remove up to `limit` terminal runs ended before `before_us`, whole; returns how many [R-9]."""
+        ...
+
+    async def reclaim(self) -> int:
+        """Give free space back to the file system; bytes given back."""
+        ...
+
+    async def missing_index(self, limit: int, /) -> Sequence[str]:
+        """Ids of runs that have a journal but no index row; for rebuilding."""
+        ...
+
+    async def journal_of(self, run_id: str, /) -> tuple[int, Sequence[JournalRow]] | None:
+        """Locator and all rows of a run, index row or not."""
+        ...
+
+    async def restore_index(
+        self, locator: int, new: NewRun, state: IndexState, ended_us: int | None, /, *, slot_held: bool
+    ) -> None:
+        """Insert or replace an index row that was computed from the facts."""
+        ...
+
+    async def info(self) -> dict[str, str | int]:
+        """Facts for `doctor`: kind, location, schema version, size in bytes, runs, journal rows, settings."""
+        ...
