@@ -1,0 +1,48 @@
+"""What every test may use: notes that reach the terminal, and the seeds of the simulation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+import pytest
+
+DEFAULT_SEEDS = 200
+
+
+@pytest.fixture
+def note(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Give a function that prints one line at the end of the test run, also on success and from parallel processes.
+
+    For counts a reader should see (how many worlds were swept, how often each fault happened), not for logging.
+    """
+
+    def add(text: str) -> None:
+        request.node.user_properties.append(("note", text))
+
+    return add
+
+
+@pytest.fixture(scope="session")
+def sim_seeds() -> Sequence[int]:
+    """Give the seeds to simulate: the one `make sim SEED=n` names, else a fixed range.
+
+    `PERDURE_SIM_SEEDS=n` sets the length of the range.
+    """
+    chosen = os.environ.get("PERDURE_SIM_SEED")
+    if chosen:
+        return [int(chosen)]
+    return range(int(os.environ.get("PERDURE_SIM_SEEDS") or DEFAULT_SEEDS))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the notes; they travel with the test reports, so it does not matter which process ran the test."""
+    lines: list[str] = []
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport) and report.when == "call":
+                lines += [f"{report.nodeid}: {text}" for name, text in report.user_properties if name == "note"]
+    if lines:
+        terminalreporter.section("notes")
+        for line in sorted(lines):
+            terminalreporter.line(line)
