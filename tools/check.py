@@ -1,8 +1,8 @@
 """What `make test` and `make check` run: static checks beside the tests, one line each, one exit code.
 
-The static checks run one after the other in a thread while pytest has the other core. Each prints one line when it is
-good and its whole output when it is not. What pytest says is held back until the checks are through, so that it is never
-mixed with them and its summary is the last line of all.
+The static checks run one after the other while pytest works beside them. Each prints one line when it is good and its
+whole output when it is not. What pytest says is held back until the checks are through, so that it is never mixed with
+them and its summary is the last line of all.
 """
 
 from __future__ import annotations
