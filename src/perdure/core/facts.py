@@ -88,11 +88,16 @@ class RunCancelRequested(_Fact, frozen=True, omit_defaults=True, gc=False, tag="
 
 
 class RunHeld(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunHeld"):
-    """No new attempt starts until `RunReleased` [R-17]."""
+    """No new attempt starts until `RunReleased` [R-17].
+
+    Attributes:
+        step: the operation whose policy held the run; such a hold ends with the operation. Empty: an operator's.
+    """
 
     actor: str
     reason: str
     note: str = ""
+    step: str = ""
 
 
 class RunReleased(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunReleased"):

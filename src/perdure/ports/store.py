@@ -63,6 +63,8 @@ class IndexState(msgspec.Struct, frozen=True, gc=False):
         reason: why it is held, invalid, failed or backing off; empty otherwise.
         canceling: a cancel was requested.
         step: the step it stands at, for people; empty when unknown.
+        version, tail_hash: greatest sequence and hash of the last row, kept at release and at the end so that a lost
+            tail shows [J-11]; 0 and b"" otherwise.
     """
 
     status: RunStatus
@@ -74,6 +76,8 @@ class IndexState(msgspec.Struct, frozen=True, gc=False):
     reason: str = ""
     canceling: bool = False
     step: str = ""
+    version: int = 0
+    tail_hash: bytes = b""
 
 
 class Append(msgspec.Struct, gc=False):
@@ -246,11 +250,11 @@ class Store(Protocol):
         """Queue an append for the next group; returns at once. Must be called on the loop that opened the store."""
         ...
 
-    def set_index(self, locator: int, state: IndexState, expected_token: int, /) -> asyncio.Future[bool]:
+    def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool]:
         """Write an index state without facts (an owner lets go, a run is judged invalid); same group commit.
 
-        Resolves to False, and writes nothing, if the row is gone, ended, or its token is not `expected_token`.
-        Clears `attention`.
+        Resolves to False, and writes nothing, if the row is gone or the run's last journal row does not begin at
+        `tail_seq`: whoever appended since must be read first. Clears `attention`.
         """
         ...
 
