@@ -1,0 +1,1 @@
+"""The documentation does what it says, and keeps step with the code."""
