@@ -35,28 +35,28 @@ class Command:
         return " ".join(self.argv).removeprefix(sys.executable).removeprefix(" -m ").strip()
 
 
-def module(name: str, *args: str) -> Command:
+def module(label: str, name: str, *args: str) -> Command:
     """A command that is a Python module of the development environment."""
-    return Command(name, (sys.executable, "-m", name, *args))
+    return Command(label, (sys.executable, "-m", name, *args))
 
 
 def static_checks() -> list[Command]:
     """Format, lint, import contracts and both type checkers, cheapest first."""
     there = [name for name in PACKAGES if (ROOT / name).is_dir()]
     return [
-        module("ruff", "format", "--check", "--quiet", "."),
-        module("ruff", "check", "--quiet", "."),
+        module("format", "ruff", "format", "--check", "--quiet", "."),
+        module("lint", "ruff", "check", "--quiet", "."),
         Command("import contracts", (str(Path(sys.executable).with_name("lint-imports")), "--no-cache")),
-        module("mypy", "--no-error-summary", *there),
-        module("pyright", "--warnings"),
+        module("mypy", "mypy", "--no-error-summary", *there),
+        module("pyright", "pyright", "--warnings"),
     ]
 
 
 def tests(kind: str) -> Command:
     """Pytest over everything (on two processes), or over the parts that answer within seconds."""
     if kind == "check":
-        return module("pytest", *(path for path in FAST_TESTS if (ROOT / path).is_dir()))
-    return module("pytest", "-n", "2", "--dist", "worksteal", "tests")
+        return module("tests", "pytest", *(path for path in FAST_TESTS if (ROOT / path).is_dir()))
+    return module("tests", "pytest", "-n", "2", "--dist", "worksteal", "tests")
 
 
 def environment() -> dict[str, str]:
