@@ -82,6 +82,6 @@ def _number(text: str) -> int | None:
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
-    opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
-    with opened as lines:
-        yield from csv.DictReader(lines)
+    data = path.read_bytes()
+    text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+    yield from csv.DictReader(text.splitlines())

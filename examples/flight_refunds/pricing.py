@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .flights import CarrierDay, Flight
+from examples.flight_refunds.flights import CarrierDay, Flight
 
 BANDS_CENTS = ((500, 12_500), (1_500, 25_000), (2_500, 40_000))
 """(up to this many miles, refund in cents), shortest first."""

@@ -1,0 +1,39 @@
+"""Ties the pipeline to a store and to its neighbours.
+
+Nothing is opened when this is imported, so the command line can point at `examples.flight_refunds.app:app` while the
+demo runs; `FLIGHT_REFUNDS_DIR` names its directory if it is not the default one.
+"""
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from examples.flight_refunds.bank_client import BankClient
+from examples.flight_refunds.flights import airline_names, read_month
+from examples.flight_refunds.pipeline import Deps, refunds
+from examples.flight_refunds.settings import Settings
+from examples.flight_refunds.stores import Archive, Reports
+from perdure import App
+
+DEFAULT_DIRECTORY = Path("flight-refunds-demo")
+
+
+def app_for(settings: Settings) -> App:
+    """The application of one demo: `.engine()` in its worker, `.client()` elsewhere."""
+    pace = settings.pace
+
+    @asynccontextmanager
+    async def deps() -> AsyncGenerator[Deps]:
+        settings.reports.mkdir(exist_ok=True)
+        yield Deps(
+            airlines=airline_names(),
+            archive=Archive(read_month(), pace.archive_s),
+            bank=BankClient(settings.bank_address, pace.bank_timeout_s),
+            reports=Reports(settings.reports, pace.report_s),
+        )
+
+    return App(refunds.bind(deps), store=settings.store, concurrency=pace.concurrency)
+
+
+app = app_for(Settings(Path(os.environ.get("FLIGHT_REFUNDS_DIR", DEFAULT_DIRECTORY))))

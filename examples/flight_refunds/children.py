@@ -1,0 +1,147 @@
+"""The processes of the demo: started, killed on purpose, and never left behind."""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from examples.flight_refunds.settings import Settings
+
+BANK = "examples.flight_refunds.bank"
+WORKER = "examples.flight_refunds.worker"
+ROOT = Path(__file__).parents[2]
+STOP_WITHIN_S = 10.0
+
+
+class ChildDied(Exception):
+    """A process of the demo ended although nobody asked it to; the message ends with what it wrote last."""
+
+
+class Child:
+    """A Python process with its own session (Ctrl-C reaches only us) that ends when we do (its standard input closes).
+
+    Use `Child.start`. What it writes to its error output goes to `<name>.log` in the directory.
+    """
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
+        self._name = name
+        self._process = process
+        self._log = log
+
+    @classmethod
+    async def start(cls, name: str, directory: Path, *arguments: str) -> "Child":
+        """Starts `python -m` with these arguments."""
+        log = directory / f"{name}.log"
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        with log.open("ab") as errors:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                *arguments,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            )
+        return cls(name, process, log)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    async def ready(self) -> None:
+        """Waits for the line with which it says that it is ready. Raises `ChildDied` if it ends instead."""
+        if self._process.stdout is not None and await self._process.stdout.readline():
+            return
+        await self._process.wait()
+        self.check()
+
+    def check(self) -> None:
+        """Raises `ChildDied` if it ended."""
+        if self._process.returncode is not None:
+            written = self._log.read_text(errors="replace").strip().splitlines()[-15:]
+            raise ChildDied("\n".join([f"the {self._name} ended with code {self._process.returncode}:", *written]))
+
+    async def kill(self) -> None:
+        """`kill -9`: it gets no chance to tidy up."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+
+    async def stop(self) -> None:
+        """Asks it to end by closing its standard input; kills it if it does not."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            await asyncio.wait_for(self._process.wait(), STOP_WITHIN_S)
+        except TimeoutError:
+            await self.kill()
+
+
+@asynccontextmanager
+async def open_bank(settings: Settings) -> AsyncGenerator[Child]:
+    """The bank, open for as long as the block lasts."""
+    pace = settings.pace
+    delays = ("--usual-s", str(pace.bank_s), "--slow-s", str(pace.bank_slow_s), "--hang-s", str(pace.bank_hangs_s))
+    bank = await Child.start("bank", settings.directory, BANK, str(settings.directory), *delays)
+    try:
+        await bank.ready()
+        yield bank
+    finally:
+        await bank.stop()
+
+
+class Worker:
+    """The worker process: one, and after its death another.
+
+    Attributes:
+        pid: process id of the one started last.
+        doing: what it is doing, for people.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._child: Child | None = None
+        self.pid = 0
+        self.doing = "not started"
+
+    async def start(self) -> None:
+        """Starts a process and waits until its engine runs."""
+        directory = self._settings.directory
+        self._child = await Child.start("worker", directory, WORKER, str(directory), self._settings.speed)
+        self.pid = self._child.pid
+        self.doing = f"process {self.pid}, starting"
+        await self._child.ready()
+        self.doing = f"process {self.pid}, working"
+
+    def check(self) -> None:
+        """Raises `ChildDied` if the process ended by itself."""
+        if self._child is not None:
+            self._child.check()
+
+    async def kill(self) -> None:
+        """`kill -9`: it gets no chance to tidy up."""
+        if self._child is not None:
+            await self._child.kill()
+            self.doing = f"process {self.pid}, dead"
+
+    async def stop(self) -> None:
+        """Lets it finish what it is doing, then ends it."""
+        if self._child is not None:
+            await self._child.stop()
+
+
+@asynccontextmanager
+async def open_worker(settings: Settings) -> AsyncGenerator[Worker]:
+    """A worker that runs until the end of the block."""
+    worker = Worker(settings)
+    try:
+        await worker.start()
+        yield worker
+    finally:
+        await worker.stop()

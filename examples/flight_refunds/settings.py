@@ -1,0 +1,93 @@
+"""Where a demo lives and how slow the world around the pipeline is. The engine never waits for the sake of the show."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Speed = Literal["watch", "fast"]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Delays in seconds.
+
+    Attributes:
+        concurrency: steps the worker carries out at once.
+        archive_s, report_s: how long the archive and the report store take for a call.
+        bank_s, bank_slow_s: how long the bank takes for a call, usually and when it is slow.
+        bank_hangs_s: how long it keeps a caller waiting to whom it will not answer.
+        bank_timeout_s: how long we wait for an answer of the bank.
+        look_every_s: pause between two looks at the runs.
+        stay_dead_s: pause between the worker's death and its restart.
+    """
+
+    concurrency: int
+    archive_s: float
+    report_s: float
+    bank_s: float
+    bank_slow_s: float
+    bank_hangs_s: float
+    bank_timeout_s: float
+    look_every_s: float
+    stay_dead_s: float
+
+
+WATCH = Pace(
+    concurrency=8,
+    archive_s=0.3,
+    report_s=0.15,
+    bank_s=0.05,
+    bank_slow_s=0.9,
+    bank_hangs_s=2.0,
+    bank_timeout_s=1.5,
+    look_every_s=0.2,
+    stay_dead_s=1.5,
+)
+"""Half a minute to a minute for the month: slow enough to see what happens."""
+
+FAST = Pace(
+    concurrency=16,
+    archive_s=0.02,
+    report_s=0.0,
+    bank_s=0.0,
+    bank_slow_s=0.1,
+    bank_hangs_s=1.2,
+    bank_timeout_s=1.0,
+    look_every_s=0.02,
+    stay_dead_s=0.0,
+)
+"""A few seconds, for tests."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One demo: its directory, its speed, and whether it kills its worker half-way."""
+
+    directory: Path
+    speed: Speed = "watch"
+    kill: bool = True
+
+    @property
+    def pace(self) -> Pace:
+        """The delays that belong to the speed."""
+        return FAST if self.speed == "fast" else WATCH
+
+    @property
+    def store(self) -> str:
+        """Where the journal is."""
+        return f"sqlite:///{self.directory / 'refunds.db'}"
+
+    @property
+    def bank_file(self) -> Path:
+        """The bank's own books."""
+        return self.directory / "bank.db"
+
+    @property
+    def bank_address(self) -> Path:
+        """File that names the bank's address while it is open."""
+        return self.directory / "bank.address"
+
+    @property
+    def reports(self) -> Path:
+        """Folder of the reports."""
+        return self.directory / "reports"

@@ -1,0 +1,37 @@
+"""The worker process: an engine on the journal, until standard input closes or somebody kills it.
+
+python -m examples.flight_refunds.worker DIRECTORY SPEED
+"""
+
+import asyncio
+import os
+import sys
+import threading
+from pathlib import Path
+
+from examples.flight_refunds.app import app_for
+from examples.flight_refunds.settings import Settings
+
+
+async def work(settings: Settings) -> None:
+    """Says `ready` once the engine runs, then works. Nothing here recovers anything: the journal has it all."""
+    orphaned = asyncio.Event()
+    _watch_parent(asyncio.get_running_loop(), orphaned)
+    async with app_for(settings).engine():
+        print("ready", flush=True)
+        await orphaned.wait()
+
+
+def _watch_parent(loop: asyncio.AbstractEventLoop, orphaned: asyncio.Event) -> None:
+    """Sets `orphaned` when whoever started this process closes our standard input, or is gone."""
+
+    def wait_for_end() -> None:
+        while os.read(sys.stdin.fileno(), 1024):
+            pass
+        loop.call_soon_threadsafe(orphaned.set)
+
+    threading.Thread(target=wait_for_end, daemon=True).start()
+
+
+if __name__ == "__main__":
+    asyncio.run(work(Settings(Path(sys.argv[1]), "fast" if sys.argv[2] == "fast" else "watch")))
