@@ -19,6 +19,8 @@ die() { echo "bootstrap: $*" >&2; exit 1; }
 # Other environments must not leak into this one, and nothing may be downloaded but packages.
 unset VIRTUAL_ENV PYTHONHOME PYTHONPATH UV_PROJECT UV_PROJECT_ENVIRONMENT UV_PYTHON UV_FROZEN UV_LOCKED CONDA_PREFIX || true
 export UV_PYTHON_DOWNLOADS=never PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+# Trust whom the machine trusts: a network may have an authority of its own.
+if [ -f /etc/ssl/certs/ca-certificates.crt ]; then export UV_SYSTEM_CERTS=1; fi
 if [ -z "${HOME:-}" ] || [ ! -w "$HOME" ]; then   # a build user may have no home: keep the caches in here
   mkdir -p .tools/home
   HOME=$PWD/.tools/home
