@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -69,7 +69,7 @@ def transfers(folder: Path) -> int:
 
 
 @contextmanager
-def open_bank(folder: Path) -> Iterator[BankClient]:
+def open_bank(folder: Path) -> Generator[BankClient]:
     """A bank on a real socket, in a thread; its silence is ended by closing it, so no test waits for it."""
     with closing(Books(folder / "bank.db")) as books, Bank(books, Delays(0.0, 0.0, 60.0)) as bank:
         thread = threading.Thread(target=bank.serve_forever, kwargs={"poll_interval": 0.01})

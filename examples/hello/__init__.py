@@ -1,0 +1,1 @@
+"""The smallest example: `python -m examples.hello.app Ada 2`."""

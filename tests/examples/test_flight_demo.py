@@ -1,0 +1,126 @@
+"""The main example as a user runs it: whole processes, a real `kill -9`, and the bank's file as the only witness."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from examples.flight_refunds.audit import audit, owed
+from examples.flight_refunds.bank import FROZEN
+
+ROOT = Path(__file__).parents[2]
+OWED = owed()
+PAID = sum(len(refunds) for run, refunds in OWED.items() if run not in FROZEN)
+PAID_CENTS = sum(sum(refunds.values()) for run, refunds in OWED.items() if run not in FROZEN)
+# Four steps in every run that gets through, two more where money is paid; a refused run carries out four and one unwind.
+STEPS = 4 * (460 - 6) + 2 * (183 - 6) + 6 * (4 + 1)
+
+
+def command(directory: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "examples.flight_refunds", "--dir", str(directory), "--speed", "fast", *options]
+
+
+def run(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(directory, *options), cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def summary(directory: Path, *options: str) -> dict[str, float]:
+    done = run(directory, "--json", *options)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def processes_of(directory: Path) -> list[str]:
+    """Command lines of all living processes that name the directory."""
+    found: list[str] = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = entry.read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+        if str(directory) in line:
+            found.append(line)
+    return found
+
+
+def bank_calls(directory: Path) -> int:
+    with closing(sqlite3.connect(directory / "bank.db")) as books:
+        (calls,) = books.execute("SELECT count(*) FROM request").fetchone()
+    return int(calls)
+
+
+def test_the_month_survives_a_kill_and_is_paid_once(tmp_path: Path) -> None:
+    """M-3, M-8, R-7: what was in flight at the kill goes on in another process, with the same keys."""
+    first = summary(tmp_path)
+    assert (first["runs"], first["steps"], first["unwound"]) == (460, STEPS, 6)
+    assert (first["paid"], first["paid_cents"], first["doubled"], first["lost"]) == (PAID, PAID_CENTS, 0, 0)
+    assert first["resumed"] > 0
+    assert first["retried"] > 0
+    assert processes_of(tmp_path) == []
+    reports = {path.name: json.loads(path.read_text()) for path in (tmp_path / "reports").iterdir()}
+    assert len(reports) == 454
+    assert sum(report["paid_cents"] for report in reports.values()) == PAID_CENTS
+
+    calls = bank_calls(tmp_path)
+    again = summary(tmp_path)
+    assert {**again, "seconds": 0} == {**first, "seconds": 0}
+    assert bank_calls(tmp_path) == calls
+
+    with closing(sqlite3.connect(tmp_path / "bank.db")) as books, books:
+        books.execute(
+            "INSERT INTO transfer (key, run, refund, cents) SELECT 'again', run, refund, cents FROM transfer LIMIT 1"
+        )
+    doubled = run(tmp_path, "--plain")
+    assert doubled.returncode == 1
+    assert "doubled         1  paid more than once" in doubled.stdout
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demo_leaves_no_process_and_goes_on_later(how: signal.Signals, tmp_path: Path) -> None:
+    if not Path("/proc").is_dir():
+        pytest.skip("needs /proc to look for stray processes")
+    with subprocess.Popen(
+        command(tmp_path, "--plain", "--no-kill"), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert "of 460 runs ended" in process.stdout.readline()
+        process.send_signal(how)
+        _, errors = process.communicate()
+        assert process.returncode == 130, errors
+    assert "the same command goes on from here" in errors
+    assert processes_of(tmp_path) == []
+    later = summary(tmp_path, "--no-kill")
+    assert (later["runs"], later["paid"], later["doubled"], later["lost"]) == (460, PAID, 0, 0)
+
+
+def test_a_demo_killed_outright_takes_its_processes_with_it(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        command(tmp_path, "--plain"), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert "of 460 runs ended" in process.stdout.readline()
+        process.kill()
+    later = summary(tmp_path)
+    assert (later["runs"], later["paid"], later["doubled"], later["lost"]) == (460, PAID, 0, 0)
+    assert audit(tmp_path / "bank.db").refused_runs == 6
+
+
+def test_wrong_uses_are_told_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    foreign = run(tmp_path)
+    assert (foreign.returncode, foreign.stderr.count("\n")) == (2, 1)
+    assert "holds something else" in foreign.stderr
+    not_a_folder = run(tmp_path / "thesis.txt")
+    assert not_a_folder.returncode == 2
+    assert "is not a directory" in not_a_folder.stderr
+    assert run(tmp_path, "--speed", "warp").returncode == 2
+    assert os.listdir(tmp_path) == ["thesis.txt"]
