@@ -89,21 +89,23 @@ def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"{node.module}.{alias.name}"
 
 
-def calls(tree: ast.AST) -> Iterator[tuple[ast.Call, str]]:
-    """Every call of something imported or built in, by its full name, whatever it is called in this file."""
+def aliases(tree: ast.Module) -> dict[str, str]:
+    """What the imported names of a file stand for: `from time import sleep as nap` is `nap` to `time.sleep`."""
     names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.asname:
-                    names[alias.asname] = alias.name
+            names |= {alias.asname: alias.name for alias in node.names if alias.asname}
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            for alias in node.names:
-                names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and (name := dotted(node.func)):
+            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def calls(node: ast.AST, names: dict[str, str]) -> Iterator[tuple[ast.Call, str]]:
+    """Every call below a node of something imported or built in, by its full name; `names` are the file's aliases."""
+    for child in ast.walk(node):
+        if isinstance(child, ast.Call) and (name := dotted(child.func)):
             head, dot, rest = name.partition(".")
-            yield node, names.get(head, head) + dot + rest
+            yield child, names.get(head, head) + dot + rest
 
 
 def tracked_files() -> list[Path]:

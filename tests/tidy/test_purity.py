@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.tidy.source import SOURCE, calls, imports, modules
+from tests.tidy.source import SOURCE, aliases, calls, imports, modules
 
 # Standard library that reaches the outside world, reads a clock or throws dice.
 IMPURE_MODULES = frozenset(
@@ -33,7 +33,7 @@ def impurities(tree: ast.Module) -> list[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.AsyncFunctionDef | ast.AsyncFor | ast.AsyncWith | ast.Await):
             found.append(f"{node.lineno}: {type(node).__name__}")
-    found += [f"{call.lineno}: call of {name}" for call, name in calls(tree) if name in IMPURE_CALLS]
+    found += [f"{call.lineno}: call of {name}" for call, name in calls(tree, aliases(tree)) if name in IMPURE_CALLS]
     return found
 
 
