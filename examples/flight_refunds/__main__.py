@@ -24,7 +24,9 @@ from examples.flight_refunds.summary import Summary
 from perdure import PerdureError
 
 MARK = ".flight-refunds-demo"
-"""File that makes a directory ours, and that a running demo keeps locked."""
+"""File that makes a directory a demo's, and that a running demo keeps locked."""
+PRODUCTS = ("refunds.db*", "bank.*", "*.log", "reports/*.json", "reports/.*.new")
+"""What `--fresh` deletes."""
 EXIT_UNSOUND = 1
 EXIT_USAGE = 2
 EXIT_FAILED = 3
@@ -56,28 +58,23 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def prepare(directory: Path, *, fresh: bool) -> None:
-    """Makes the directory ready. Raises `Unusable`; a directory that is not a demo's is never touched."""
+def prepare(directory: Path, *, fresh: bool) -> int:
+    """Makes the directory ready and returns the lock on it. Raises `Unusable`; foreign directories are never touched."""
     if directory.exists() and not directory.is_dir():
         raise Unusable(f"{directory} is not a directory")
     if directory.exists() and any(directory.iterdir()) and not (directory / MARK).exists():
         raise Unusable(f"{directory} holds something else; choose another --dir")
     directory.mkdir(parents=True, exist_ok=True)
-    claim(directory)
-    if fresh:
-        for pattern in ("refunds.db*", "bank.*", "*.log", "reports/*.json"):
-            for path in directory.glob(pattern):
-                path.unlink()
-
-
-def claim(directory: Path) -> None:
-    """Keeps a second demo out of the directory until this process ends. Raises `Unusable` if there is one already."""
-    mark = os.open(directory / MARK, os.O_RDWR | os.O_CREAT)
+    lock = os.open(directory / MARK, os.O_RDWR | os.O_CREAT)
     try:
-        fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(mark)
-        raise Unusable(f"another demo is running in {directory}") from None
+        os.close(lock)
+        raise Unusable(f"another demo is running, or just ending, in {directory}") from None
+    for pattern in PRODUCTS if fresh else ():
+        for path in directory.glob(pattern):
+            path.unlink()
+    return lock
 
 
 def view_for(options: argparse.Namespace, console: Console) -> View:
@@ -120,11 +117,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console()
     directory = Path(options.dir).absolute()
     try:
-        prepare(directory, fresh=options.fresh)
+        lock = prepare(directory, fresh=options.fresh)
     except (Unusable, OSError) as problem:
         print(problem, file=sys.stderr)
         return EXIT_USAGE
-    settings = Settings(directory, options.speed, kill=not options.no_kill)
+    settings = Settings(directory, options.speed, kill=not options.no_kill, lock=lock)
     try:
         summary = asyncio.run(run(settings, view_for(options, console)))
     except (KeyboardInterrupt, asyncio.CancelledError):

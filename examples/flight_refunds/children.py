@@ -32,9 +32,9 @@ class Child:
         self._log = log
 
     @classmethod
-    async def start(cls, name: str, directory: Path, *arguments: str) -> "Child":
+    async def start(cls, name: str, settings: Settings, *arguments: str) -> "Child":
         """Starts `python -m` with these arguments."""
-        log = directory / f"{name}.log"
+        log = settings.directory / f"{name}.log"
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         with log.open("ab") as errors:
             process = await asyncio.create_subprocess_exec(
@@ -45,6 +45,7 @@ class Child:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
                 start_new_session=True,
+                pass_fds=() if settings.lock is None else (settings.lock,),
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             )
         return cls(name, process, log)
@@ -88,7 +89,7 @@ async def open_bank(settings: Settings) -> AsyncGenerator[Child]:
     """The bank, open for as long as the block lasts."""
     pace = settings.pace
     delays = ("--usual-s", str(pace.bank_s), "--slow-s", str(pace.bank_slow_s), "--hang-s", str(pace.bank_hangs_s))
-    bank = await Child.start("bank", settings.directory, BANK, str(settings.directory), *delays)
+    bank = await Child.start("bank", settings, BANK, str(settings.directory), *delays)
     try:
         await bank.ready()
         yield bank
@@ -112,8 +113,8 @@ class Worker:
 
     async def start(self) -> None:
         """Starts a process and waits until its engine runs."""
-        directory = self._settings.directory
-        self._child = await Child.start("worker", directory, WORKER, str(directory), self._settings.speed)
+        settings = self._settings
+        self._child = await Child.start("worker", settings, WORKER, str(settings.directory), settings.speed)
         self.pid = self._child.pid
         self.doing = f"process {self.pid}, starting"
         await self._child.ready()

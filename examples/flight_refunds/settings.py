@@ -61,11 +61,16 @@ FAST = Pace(
 
 @dataclass(frozen=True)
 class Settings:
-    """One demo: its directory, its speed, and whether it kills its worker half-way."""
+    """One demo: its directory, its speed, and whether it kills its worker half-way.
+
+    `lock` is an open file that keeps other demos out of the directory. The processes of the demo inherit it, so that it
+    is free only when the last of them has ended, whatever happened to the first.
+    """
 
     directory: Path
     speed: Speed = "watch"
     kill: bool = True
+    lock: int | None = None
 
     @property
     def pace(self) -> Pace:
