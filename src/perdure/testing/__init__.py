@@ -1,1 +1,1 @@
-
+"""The test kit: virtual clock, scenarios, simulation, conformance [I-6]."""

@@ -1,0 +1,161 @@
+"""Why each step of the current topology ran, will run, or never will [E-11]."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from perdure.core.frontier import view_of
+from perdure.core.operations import Operation
+from perdure.core.projection import Projection
+from perdure.core.reconciler import had_effect, reconcile
+from perdure.core.topology import StepSpec, Topology
+
+StepFate: TypeAlias = Literal[
+    "succeeded", "unresolved", "ahead", "skipped", "failed", "canceled", "passed", "retired", "unreached"
+]
+UnwindFate: TypeAlias = Literal["unwound", "unwinding", "unwind-failed", "will-unwind", "crossed", "not-declared"]
+
+
+class StepExplanation(msgspec.Struct, frozen=True, gc=False):
+    """One step of the current topology, or one that the run knows and the topology does not (`position` None).
+
+    Attributes:
+        fate: what became or will become of it going forward.
+        unwind: what became or will become of it going backward; None while the run does not unwind, or where there is
+            nothing to undo.
+        attempts, unwind_attempts: reserved so far.
+        why: a sentence.
+    """
+
+    step: str
+    position: int | None
+    fate: StepFate
+    unwind: UnwindFate | None
+    attempts: int
+    unwind_attempts: int
+    in_doubt: bool
+    why: str
+
+
+class Explanation(msgspec.Struct, frozen=True, gc=False):
+    """A run in the current topology.
+
+    Attributes:
+        steps: of the topology, in order.
+        gone: steps that the run knows and the topology does not have.
+        frontier: position of the forward frontier, -1 before the first step [E-4].
+        unwind_frontier: position of the unwind frontier; None while nothing is crossed [U-5].
+        next: the next operation.
+        due_us: not before this time; 0: at once.
+    """
+
+    run_id: str
+    steps: tuple[StepExplanation, ...]
+    gone: tuple[StepExplanation, ...]
+    frontier: int
+    unwind_frontier: int | None
+    next: Operation
+    due_us: int
+
+
+def explain(p: Projection, topology: Topology) -> Explanation:
+    """Explain a run; pure, changes nothing but the projection's view."""
+    view = view_of(p, topology)
+    steps = tuple(_explain_step(p, topology, spec, i) for i, spec in enumerate(topology.steps))
+    known = dict.fromkeys((*p.forward, *p.unwind))
+    gone = tuple(_explain_gone(p, step) for step in known if step not in topology.position)
+    unwind_frontier = view.unwind_frontier if view.crossed else None
+    return Explanation(p.run_id, steps, gone, view.frontier, unwind_frontier, reconcile(p, topology), p.due_us)
+
+
+def _explain_step(p: Projection, topology: Topology, spec: StepSpec, position: int) -> StepExplanation:
+    fate, why = _fate(p, topology, spec, position)
+    unwind, unwind_why = _unwind_fate(p, topology, spec, position)
+    entry = p.forward.get(spec.id)
+    return StepExplanation(
+        spec.id,
+        position,
+        fate,
+        unwind,
+        p.attempts("forward", spec.id),
+        p.attempts("unwind", spec.id),
+        entry is not None and entry.in_doubt,
+        "; ".join(part for part in (why, unwind_why) if part),
+    )
+
+
+def _explain_gone(p: Projection, step: str) -> StepExplanation:
+    fate, why = _entry_fate(p, step)
+    entry = p.forward.get(step)
+    return StepExplanation(
+        step,
+        None,
+        fate,
+        None,
+        p.attempts("forward", step),
+        p.attempts("unwind", step),
+        entry is not None and entry.in_doubt,
+        f"{why}; it is no longer in the pipeline",
+    )
+
+
+def _entry_fate(p: Projection, step: str) -> tuple[StepFate, str]:
+    entry = p.forward.get(step)
+    if entry is None:
+        return "passed", "it never ran"
+    match entry.status:
+        case "succeeded":
+            return (
+                "succeeded",
+                f"it succeeded at attempt {entry.attempts}" if entry.attempts else "an operator gave its value",
+            )
+        case "skipped":
+            return (
+                "skipped",
+                "an operator passed over it" if entry.attempts or entry.in_doubt else "its condition was false",
+            )
+        case "unresolved":
+            return "unresolved", f"it was started ({entry.attempts} attempts) and pins the run until it is resolved"
+        case "failed":
+            canceled = p.failure is not None and p.failure.kind == "canceled"
+            return ("canceled", "a cancel resolved it") if canceled else ("failed", "it failed for good")
+
+
+def _fate(p: Projection, topology: Topology, spec: StepSpec, position: int) -> tuple[StepFate, str]:
+    if spec.id in p.forward:
+        return _entry_fate(p, spec.id)
+    if spec.id in p.passed:
+        return "passed", "the run was past this place when the step was not there yet or was retired; it never runs"
+    reached = max(view_of(p, topology).frontier, topology.position.get(p.pin, -1) if p.pin is not None else -1)
+    if position <= reached:
+        return (
+            ("retired", "retired and never started: bypassed")
+            if spec.retired
+            else ("passed", "behind the frontier: it never runs")
+        )
+    if spec.retired:
+        return "retired", "retired and never started: it will be bypassed"
+    if p.ended is not None or p.outcome is not None or p.failure is not None:
+        return "unreached", "the run ended forward work before it"
+    return "ahead", "it will run" + (" if its condition holds" if spec.conditional else "")
+
+
+def _unwind_fate(p: Projection, topology: Topology, spec: StepSpec, position: int) -> tuple[UnwindFate | None, str]:
+    if p.failure is None or spec.id not in p.forward:
+        return None, ""
+    entry = p.unwind.get(spec.id)
+    if entry is not None and entry.status == "succeeded":
+        return "unwound", "its effect was undone"
+    if entry is not None and entry.status == "failed":
+        return "unwind-failed", "undoing it failed for good"
+    if not had_effect(p, spec):
+        return None, ""
+    if not spec.unwind:
+        return "not-declared", "it declares no unwind"
+    if entry is not None and p.last_unwind == spec.id:
+        return "unwinding", f"being undone ({entry.attempts} attempts)"
+    if spec.id in p.crossed or position >= view_of(p, topology).unwind_frontier:
+        return "crossed", "behind the unwind frontier: it is not undone any more"
+    return ("crossed", "not undone") if p.ended is not None else ("will-unwind", "it will be undone")

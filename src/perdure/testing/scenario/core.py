@@ -1,0 +1,238 @@
+"""Scenarios against the pure core: reducer, reconciler and planner, no engine, no store."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import msgspec
+
+from perdure.core import admission, commit, outcomes
+from perdure.core.facts import (
+    NULL,
+    Fact,
+    Failure,
+    OperationSkipped,
+    Phase,
+    RunCancelRequested,
+    RunFailed,
+    RunSubmitted,
+    RunSucceeded,
+    SegmentAttemptStarted,
+)
+from perdure.core.journal import decode_facts, encode_facts
+from perdure.core.operations import InvalidOp, RunOp, UnwindOp
+from perdure.core.projection import Projection
+from perdure.core.reconciler import reconcile
+from perdure.core.reducer import fold, fold_all
+from perdure.core.retry import Retry
+from perdure.core.topology import Topology
+from perdure.testing.scenario.model import (
+    Attempt,
+    Cancel,
+    Deploy,
+    End,
+    Entry,
+    Invalid,
+    Output,
+    Resolve,
+    Restart,
+    Scenario,
+    Skip,
+)
+from perdure.testing.scenario.report import Difference, describe_end
+
+_RETRY = Retry(initial=0, cap=0, jitter=0)
+_RUN = "scenario"
+
+
+class _Script:
+    """The author's functions as the script has them: closed unless a line opens one."""
+
+    def __init__(self) -> None:
+        self.ask: str | None = None
+        """The step whose condition is asked next; the answer is in `skip`."""
+        self.skip = False
+        self.may_end = False
+        self.output_raises = False
+
+    def condition(self, step: str) -> bool:
+        if self.ask is None:
+            raise commit.Unplannable("condition-raised", "the script is not there yet")
+        answer = not (self.skip and step == self.ask)
+        self.ask = None
+        return answer
+
+    def output(self) -> bytes:
+        if not self.may_end or self.output_raises:
+            raise commit.Unplannable("output-raised", "the script says so")
+        return b"null"
+
+    def failure_output(self, ended: RunFailed) -> bytes:
+        if not self.may_end:
+            raise commit.Unplannable("output-raised", "the script is not there yet")
+        return b"null"
+
+
+class CoreDriver:
+    """Drives one scenario line by line; raises `Difference` at the first line that is not what the core chooses."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.generations: list[Topology] = []
+        self.script = _Script()
+        self.journal: list[bytes] = []
+        self.clock_us = 0
+        self.p = Projection(_RUN)
+        self._record([RunSubmitted(_RUN, "scenario", NULL, "", _RUN)])
+
+    def run(self) -> None:
+        """Every line in turn."""
+        for entry in self.scenario.entries:
+            self._step(entry)
+
+    def _step(self, entry: Entry) -> None:
+        match entry:
+            case Deploy():
+                self.generations.append(Topology(entry.steps).after(self.generations))
+                self.script.output_raises = False
+                self._go_on(may_start=False)  # a pending cancel acts as soon as a deployment is valid
+            case Attempt():
+                self._attempt(entry)
+            case Output():
+                self._output(entry)
+            case Cancel():
+                self._admit(entry, admission.admit_cancel(self.p, RunCancelRequested("script")))
+                self._go_on(may_start=False)
+            case Restart():
+                self._restart()
+            case Invalid():
+                op = reconcile(self.p, self.topology)
+                if not isinstance(op, InvalidOp) and not self.script.output_raises:
+                    raise self._difference(entry, "an invalid run", _describe(op))
+            case Skip():
+                self._skip(entry)
+            case Resolve():
+                request = admission.ResolveRequest(entry.how, "script", entry.step)
+                self._admit(entry, admission.admit_resolve(self.p, self.topology, request, self._now()))
+            case End():
+                self._end(entry)
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    @property
+    def topology(self) -> Topology:
+        return self.generations[-1]
+
+    def _now(self) -> int:
+        self.clock_us += 1
+        return self.clock_us
+
+    def _setting(self, may_start: bool) -> commit.Setting:
+        return commit.Setting(self._now(), may_start, 0.5, lambda _step: _RETRY, self.script)
+
+    def _go_on(self, *, may_start: bool) -> commit.Plan:
+        """Claim the run as a new worker would; facts are journaled, what the claim chose is returned."""
+        claim = SegmentAttemptStarted(self.p.token + 1, "script", len(self.generations))
+        plan = commit.plan_claim(self.p, self.topology, claim, self._setting(may_start))
+        self._journal(plan.facts)
+        return plan
+
+    def _journal(self, facts: list[Fact]) -> None:
+        if facts:
+            self.journal.append(encode_facts(facts))
+
+    def _record(self, facts: list[Fact]) -> None:
+        fold_all(self.p, facts, self._now())
+        self._journal(facts)
+
+    def _restart(self) -> None:
+        self.p = Projection(_RUN)
+        for row in self.journal:
+            for fact in decode_facts(_RUN, self.p.version + 1, row):
+                fold(self.p, fact, self._now())
+
+    def _attempt(self, entry: Attempt) -> None:
+        self.script.ask, self.script.skip = entry.step, False
+        plan = self._go_on(may_start=True)
+        self.script.ask = None
+        op = plan.next
+        phase = "forward" if isinstance(op, RunOp) else "unwind"
+        expected = f"{'run' if entry.phase == 'forward' else 'unwind'} {entry.step}"
+        if op is None or op.step != entry.step or phase != entry.phase:
+            raise self._difference(entry, expected, _describe(op or plan.rest))
+        if entry.attempt is not None and op.attempt != entry.attempt:
+            raise self._difference(entry, f"attempt {entry.attempt}", f"attempt {op.attempt}")
+        if entry.result == "crash":
+            self._restart()
+            return
+        setting = self._setting(may_start=False)
+        plan = commit.plan_outcome(self.p, self.topology, op, _outcome(entry, op, setting.now_us), setting)
+        self._journal(plan.facts)
+
+    def _skip(self, entry: Skip) -> None:
+        self.script.ask, self.script.skip = entry.step, True
+        plan = self._go_on(may_start=True)
+        self.script.ask, self.script.skip = None, False
+        skipped = [fact.step for fact in plan.facts if isinstance(fact, OperationSkipped)]
+        if skipped != [entry.step]:
+            raise self._difference(entry, f"{entry.step} skipped", _describe(plan.next or plan.rest))
+
+    def _output(self, entry: Output) -> None:
+        self.script.may_end, self.script.output_raises = True, entry.raises
+        plan = self._go_on(may_start=True)
+        reached = isinstance(self.p.ended, RunSucceeded) or (
+            isinstance(plan.rest, InvalidOp) and plan.rest.reason == "output-raised"
+        )
+        if not reached:
+            raise self._difference(entry, "the output function", _describe(plan.next or plan.rest))
+        self.script.may_end = False
+
+    def _end(self, entry: End) -> None:
+        self.script.may_end = True
+        if self.p.ended is None:
+            plan = self._go_on(may_start=True)
+            if self.p.ended is None:
+                raise self._difference(entry, entry.text, _describe(plan.next or plan.rest))
+        chosen = describe_end(self.p.ended)
+        if chosen != entry.text:
+            raise self._difference(entry, entry.text, chosen)
+
+    def _admit(self, entry: Entry, answer: admission.Admission) -> None:
+        match answer:
+            case admission.Admitted(fact):
+                self._record([fact])
+            case admission.Duplicate():
+                pass
+            case admission.Taken() | admission.NotPermitted():
+                raise self._difference(entry, entry.text, answer.problem)
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    def _difference(self, entry: Entry, expected: str, chosen: str) -> Difference:
+        return Difference(self.scenario, entry, expected, chosen)
+
+
+def _outcome(entry: Attempt, op: RunOp | UnwindOp, at_us: int) -> outcomes.Outcome:
+    phase: Phase = "forward" if isinstance(op, RunOp) else "unwind"
+    failure = Failure(op.step, "scripted", phase, op.attempt, at_us)
+    match entry.result:
+        case "ok":
+            return outcomes.Returned(b"null")
+        case "fail":
+            return outcomes.Declined(failure)
+        case "error" | "crash":
+            return outcomes.Raised(failure)
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def _describe(op: msgspec.Struct | None) -> str:
+    match op:
+        case RunOp():
+            return f"run {op.step} #{op.attempt}"
+        case UnwindOp():
+            return f"unwind {op.step} #{op.attempt}"
+        case InvalidOp():
+            return f"invalid ({op.reason}: {op.detail})"
+        case _:
+            return type(op).__name__
