@@ -47,7 +47,7 @@ conformance: env ## the suite every store must pass; STORE=sqlite for one of the
 .PHONY: scenarios
 scenarios: env ## the scenario files on the pure core, on memory and on SQLite
 	@for where in core memory sqlite; do echo "scenarios on $$where"; \
-	  $(PY) -m perdure.cli.main scenario tests/scenarios/*.scenario --on $$where; done
+	  $(dir $(PY))perdure scenario tests/scenarios/*.scenario --on $$where; done
 
 .PHONY: sim
 sim: env ## the seeded simulation; SEED=n runs one seed

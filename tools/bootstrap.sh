@@ -95,7 +95,8 @@ if [ "$(.tools/bin/uv --version 2>/dev/null | cut -d' ' -f2)" != "$UV_VERSION" ]
   install_uv "$python"
 fi
 
-# An environment that works and is in range stays with its interpreter; a broken or foreign one is made anew.
+# An environment that works and is in range stays with its interpreter; a broken or moved one is made anew.
+if [ -f .venv/.stamp ] && [ "$(cat .venv/.stamp)" != "$PWD" ]; then rm -rf .venv; fi
 if [ -x .venv/bin/python ] && fits .venv/bin/python 99; then
   python=$PWD/.venv/bin/python
 else
