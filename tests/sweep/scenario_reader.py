@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.sweep.oracle import Lists, Step, Topology
+from tests.sweep.vocabulary import Lists, Step, Topology
 
 OUTCOMES = {"ok", "error", "fail", "crash"}
 LIST_NAMES = ("in-doubt", "half-unwound", "uncompensated", "unavailable")

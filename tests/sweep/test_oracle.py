@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.sweep.oracle import (
+from tests.sweep.oracle import NotLegal, apply, decide
+from tests.sweep.scenario_reader import Line, Malformed, Scenario, read_file
+from tests.sweep.vocabulary import (
     CancelAt,
     EndCanceled,
     EndFailure,
@@ -14,7 +16,6 @@ from tests.sweep.oracle import (
     Event,
     Invalid,
     Lists,
-    NotLegal,
     Output,
     Run,
     Step,
@@ -22,10 +23,7 @@ from tests.sweep.oracle import (
     Unwind,
     What,
     World,
-    apply,
-    decide,
 )
-from tests.sweep.scenario_reader import Line, Malformed, Scenario, read_file
 
 FOLDER = Path(__file__).parents[1] / "scenarios"
 LEAST = {"forward.scenario": 34, "unwind.scenario": 31, "operate.scenario": 25, "generated.scenario": 400}
