@@ -1,1 +1,62 @@
+"""Where journals live. `open_store` turns a URL into a store; nothing else names an adapter [I-7]."""
 
+from __future__ import annotations
+
+import sys
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from perdure.errors import InvalidArgument
+from perdure.ports.store import Store
+
+SUPPORTED = (
+    "memory:// (gone with the object), memory://NAME (shared within the process), "
+    "sqlite:///relative/path.db, sqlite:////absolute/path.db"
+)
+
+
+def open_store(url: str) -> Store:
+    """Give the store a URL names, not yet opened: no file is touched before `Store.open`.
+
+    Options of SQLite: `?network=allow` trusts a network file system.
+
+    Raises:
+        InvalidArgument: the URL names no store; the message says what is supported.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "memory":
+        return _memory(url)
+    if parts.scheme == "sqlite":
+        return _sqlite(url)
+    raise InvalidArgument(f"no store is called {url!r}; supported are {SUPPORTED}")
+
+
+def _memory(url: str) -> Store:
+    from perdure.storage.memory import MemoryStore, shared
+
+    parts = urlsplit(url)
+    if parts.path or parts.query or parts.fragment:
+        raise InvalidArgument(f"{url!r} should be memory:// or memory://NAME")
+    return MemoryStore(shared(parts.netloc)) if parts.netloc else MemoryStore()
+
+
+def _sqlite(url: str) -> Store:
+    from perdure.storage.sqlite import SqliteStore
+
+    parts = urlsplit(url)
+    if parts.netloc:
+        raise InvalidArgument(
+            f"{url!r} has two slashes where three are needed: sqlite:///{parts.netloc}{parts.path} is a relative path, "
+            f"sqlite:////{parts.netloc}{parts.path} an absolute one"
+        )
+    path = unquote(parts.path)[1:]
+    if not path or path.endswith("/") or "\0" in path or parts.fragment:
+        raise InvalidArgument(f"{url!r} names no file: sqlite:///relative/path.db or sqlite:////absolute/path.db")
+    if path == ":memory:":
+        raise InvalidArgument(f"{url!r} would be gone with its connection; use memory:// instead")
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    network = options.pop("network", "refuse")
+    if options or network not in {"refuse", "allow"}:
+        raise InvalidArgument(f"{url!r}: the only option of SQLite is ?network=allow")
+    if sys.platform == "win32" and path.startswith("/") and path[2:3] == ":":
+        path = path[1:]
+    return SqliteStore(path, network=network == "allow")

@@ -1,0 +1,262 @@
+"""Reads, each inside one snapshot, and the sweeps that write outside the groups, each one transaction."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+from perdure.ports.store import (
+    Deployment,
+    IndexState,
+    JournalRow,
+    LoadedRun,
+    NewRun,
+    RunFilter,
+    RunRow,
+    Snapshot,
+)
+from perdure.storage.sqlite.rows import (
+    JOURNAL_COLUMNS,
+    RUN_COLUMNS,
+    STATE_ASSIGNMENTS,
+    SqlValue,
+    number,
+    one,
+    read_journal,
+    read_run,
+    run_values,
+    state_values,
+)
+from perdure.storage.sqlite.schema import SCHEMA_VERSION
+
+_ROWS = f"SELECT {JOURNAL_COLUMNS} FROM journal WHERE run = ? AND first_seq > ? ORDER BY first_seq"
+_RUN = f"SELECT {RUN_COLUMNS} FROM run WHERE id = ?"
+_SNAPSHOT = """
+    SELECT s.row_seq, s.row_hash, s.version, s.reducer, s.data FROM snapshot s
+    JOIN journal j ON j.run = s.run AND j.first_seq = s.row_seq AND j.hash = s.row_hash WHERE s.run = ?
+"""
+
+# --- one run
+
+
+def load(con: sqlite3.Connection, run_id: str) -> LoadedRun | None:
+    """Index row, the snapshot if it fits the journal, and the rows after it."""
+    found = one(con, _RUN, (run_id,))
+    if found is None:
+        return None
+    row = read_run(found)
+    stored = one(con, _SNAPSHOT, (row.locator,))
+    snapshot = None if stored is None else Snapshot(*stored)
+    after = 0 if snapshot is None else snapshot.row_seq
+    return LoadedRun(row, snapshot, read_journal(con.execute(_ROWS, (row.locator, after))))
+
+
+def load_all_rows(con: sqlite3.Connection, run_id: str) -> LoadedRun | None:
+    """As `load`, from the first row."""
+    found = one(con, _RUN, (run_id,))
+    if found is None:
+        return None
+    row = read_run(found)
+    return LoadedRun(row, None, read_journal(con.execute(_ROWS, (row.locator, 0))))
+
+
+# --- whose turn it is
+
+
+def due(con: sqlite3.Connection, now_us: int, limit: int) -> list[str]:
+    """Unowned runs that are due; an owned one has no due time."""
+    found = con.execute("SELECT id FROM run WHERE due_us <= ? ORDER BY due_us, n LIMIT ?", (now_us, limit))
+    return [row[0] for row in found]
+
+
+def next_due_us(con: sqlite3.Connection) -> int | None:
+    """The earliest due time."""
+    found = one(con, "SELECT due_us FROM run WHERE due_us IS NOT NULL ORDER BY due_us LIMIT 1")
+    return None if found is None else int(found[0])
+
+
+def attention(con: sqlite3.Connection) -> list[str]:
+    """Owned runs with facts their owner has not answered."""
+    return [row[0] for row in con.execute("SELECT id FROM run WHERE worker IS NOT NULL AND attention = 1 ORDER BY n")]
+
+
+def take_over(con: sqlite3.Connection, now_us: int) -> int:
+    """Every owned run becomes due and unowned."""
+    return con.execute(
+        "UPDATE run SET status = 'ready', worker = NULL, due_us = ?, attention = 0 WHERE worker IS NOT NULL", (now_us,)
+    ).rowcount
+
+
+def wake_invalid(con: sqlite3.Connection, pipeline: str, generation: int, build: str, now_us: int) -> int:
+    """Invalid runs judged by another generation or build become due."""
+    return con.execute(
+        "UPDATE run SET due_us = ?, attention = 0 WHERE status = 'invalid' AND pipeline = ? AND worker IS NULL "
+        "AND (generation <> ? OR build <> ?)",
+        (now_us, pipeline, generation, build),
+    ).rowcount
+
+
+# --- lists
+
+
+def list_runs(con: sqlite3.Connection, where: RunFilter, after: str | None, limit: int) -> list[RunRow]:
+    """A page, newest id first. Walks the id index, so that a page costs its own size unless a filter is rare."""
+    condition, values = _condition(where)
+    if after is not None:
+        condition, values = f"{condition} AND id < ?", [*values, after]
+    found = con.execute(f"SELECT {RUN_COLUMNS} FROM run WHERE {condition} ORDER BY id DESC LIMIT ?", (*values, limit))
+    return [read_run(row) for row in found]
+
+
+def count_runs(con: sqlite3.Connection, where: RunFilter) -> dict[tuple[str, str], int]:
+    """Counts by (pipeline, status)."""
+    condition, values = _condition(where)
+    found = con.execute(f"SELECT pipeline, status, count(*) FROM run WHERE {condition} GROUP BY 1, 2", values)
+    return {(pipeline, status): count for pipeline, status, count in found}
+
+
+def _condition(where: RunFilter) -> tuple[str, list[SqlValue]]:
+    parts: list[str] = ["1"]
+    values: list[SqlValue] = []
+    for clause, value in (
+        ("pipeline = ?", where.pipeline),
+        ("tenant = ?", where.tenant),
+        ("coalesce(resource, id) = ?", where.resource),
+        ("submitted_us >= ?", where.submitted_after_us),
+        ("submitted_us < ?", where.submitted_before_us),
+    ):
+        if value is not None:
+            parts.append(clause)
+            values.append(value)
+    if where.statuses:
+        parts.append(f"status IN ({', '.join('?' * len(where.statuses))})")
+        values += where.statuses
+    return " AND ".join(parts), values
+
+
+# --- registry
+
+
+def deployments(con: sqlite3.Connection, pipeline: str | None) -> list[Deployment]:
+    """The registry, oldest first."""
+    found = con.execute(
+        "SELECT pipeline, generation, digest, steps, at_us, actor FROM deployment "
+        "WHERE ?1 IS NULL OR pipeline = ?1 ORDER BY rowid",
+        (pipeline,),
+    )
+    return [Deployment(*row) for row in found]
+
+
+def deploy(con: sqlite3.Connection, new: Deployment) -> bool:
+    """Insert unless that generation exists."""
+    values = (new.pipeline, new.generation, new.digest, new.steps, new.at_us, new.actor)
+    return con.execute("INSERT INTO deployment VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", values).rowcount == 1
+
+
+# --- retention
+
+
+def remove_ended(con: sqlite3.Connection, before_us: int, limit: int, after_n: int) -> tuple[int, int]:
+    """Remove ended runs with numbers above `after_n`; how many, and the number to go on from (0: at the end).
+
+    Index row first; the trigger notes the number as stray until its journal is gone too.
+    """
+    found = [
+        row[0]
+        for row in con.execute(
+            "SELECT n FROM run WHERE n > ? AND ended_us < ? ORDER BY n LIMIT ?", (after_n, before_us, limit)
+        )
+    ]
+    for n in found:
+        con.execute("DELETE FROM run WHERE n = ?", (n,))
+        con.execute("DELETE FROM journal WHERE run = ?", (n,))
+        con.execute("DELETE FROM snapshot WHERE run = ?", (n,))
+        con.execute("DELETE FROM stray WHERE run = ?", (n,))
+    return len(found), found[-1] if len(found) == limit else 0
+
+
+def reclaim(con: sqlite3.Connection, path: Path) -> int:
+    """Shrink the file by its free pages and empty the log; bytes given back. Outside any transaction."""
+    before = _size(path)
+    con.execute("PRAGMA incremental_vacuum").fetchall()
+    con.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    return max(0, before - _size(path))
+
+
+def _size(path: Path) -> int:
+    total = 0
+    for name in (path, Path(f"{path}-wal")):
+        try:
+            total += os.stat(name).st_size
+        except FileNotFoundError:
+            continue
+    return total
+
+
+# --- rebuilding
+
+
+def missing_index(con: sqlite3.Connection, limit: int) -> list[str]:
+    """Runs whose index row was deleted; those without a journal are no runs any more."""
+    found = con.execute(
+        "SELECT id FROM stray WHERE EXISTS (SELECT 1 FROM journal WHERE journal.run = stray.run) "
+        "AND NOT EXISTS (SELECT 1 FROM run WHERE n = stray.run) ORDER BY run LIMIT ?",
+        (limit,),
+    )
+    return [row[0] for row in found]
+
+
+def journal_of(con: sqlite3.Connection, run_id: str) -> tuple[int, Sequence[JournalRow]] | None:
+    """Number and rows of a run, with or without an index row."""
+    found = one(con, "SELECT n FROM run WHERE id = ?1 UNION ALL SELECT run FROM stray WHERE id = ?1", (run_id,))
+    if found is None:
+        return None
+    rows = read_journal(con.execute(_ROWS, (found[0], 0)))
+    return (found[0], rows) if rows else None
+
+
+def restore_index(
+    con: sqlite3.Connection, n: int, new: NewRun, state: IndexState, ended_us: int | None, slot_held: bool
+) -> None:
+    """Put an index row back, or replace it. A slot that another run holds by now stays with that run."""
+    held = slot_held and new.slot_key is not None
+    if held:
+        other = "SELECT 1 FROM run WHERE slot_key = ? AND pipeline = ? AND tenant = ? AND slot_held = 1 AND n <> ?"
+        held = one(con, other, (new.slot_key, new.pipeline, new.tenant, n)) is None
+    con.execute(
+        "INSERT INTO run (n, id, tenant, pipeline, resource, slot_key, slot_once, slot_held, input_digest, "
+        "submitted_us, deadline_us, status, token, generation, build, reason, canceling, step, version, tail_hash) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', 0, 0, '', '', 0, '', 0, x'') ON CONFLICT (n) DO UPDATE SET "
+        "id = excluded.id, tenant = excluded.tenant, pipeline = excluded.pipeline, resource = excluded.resource, "
+        "slot_key = excluded.slot_key, slot_once = excluded.slot_once, slot_held = excluded.slot_held, "
+        "input_digest = excluded.input_digest, submitted_us = excluded.submitted_us, "
+        "deadline_us = excluded.deadline_us",
+        (n, *run_values(new, slot_held=held)),
+    )
+    con.execute(f"UPDATE run SET {STATE_ASSIGNMENTS}, ended_us = ? WHERE n = ?", (*state_values(state), ended_us, n))
+    con.execute("DELETE FROM stray WHERE run = ?", (n,))
+
+
+# --- for doctor
+
+
+def info(con: sqlite3.Connection, path: Path) -> dict[str, str | int]:
+    """What `doctor` shows."""
+    settings = {
+        name: str((one(con, f"PRAGMA {name}") or ("?",))[0]) for name in ("journal_mode", "page_size", "auto_vacuum")
+    }
+    return {
+        "kind": "sqlite",
+        "location": str(path),
+        "sqlite": sqlite3.sqlite_version,
+        "schema_version": SCHEMA_VERSION,
+        "size_bytes": _size(path),
+        "free_bytes": number(con, "PRAGMA freelist_count") * number(con, "PRAGMA page_size"),
+        "runs": number(con, "SELECT count(*) FROM run"),
+        "journal_rows": number(con, "SELECT count(*) FROM journal"),
+        "stray_runs": number(con, "SELECT count(*) FROM stray"),
+        **settings,
+        "synchronous": "FULL",
+    }

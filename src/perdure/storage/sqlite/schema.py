@@ -1,0 +1,162 @@
+"""The tables of a SQLite store, and opening a file so that only one of ours is ever used.
+
+A run is an integer inside the file; its id stands once, in `run`. Numbers are never given twice (AUTOINCREMENT), so a
+number that an old append still carries can only mean the run it was given to [J-2]. Columns that would repeat another
+are NULL: a waiting run costs about as much as its facts.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from perdure.errors import StoreUnusable
+from perdure.storage.sqlite.busy import patiently
+
+APPLICATION_ID = 0x70726472  # "prdr"
+SCHEMA_VERSION = 1
+OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
+
+SCHEMA = (
+    # One row per append [J-1]. Appended in file order: a group touches few pages however many runs it is about.
+    """
+    CREATE TABLE journal (
+        run INTEGER NOT NULL,
+        first_seq INTEGER NOT NULL,
+        count INTEGER NOT NULL,
+        at_us INTEGER NOT NULL,
+        append_id BLOB NOT NULL,
+        hash BLOB NOT NULL,
+        facts TEXT NOT NULL
+    ) STRICT
+    """,
+    "CREATE UNIQUE INDEX journal_key ON journal (run, first_seq)",
+    # Index rows. resource NULL: the run's id. worker NULL: nobody.
+    """
+    CREATE TABLE run (
+        n INTEGER PRIMARY KEY AUTOINCREMENT,
+        id TEXT NOT NULL UNIQUE,
+        tenant TEXT NOT NULL,
+        pipeline TEXT NOT NULL,
+        resource TEXT,
+        slot_key TEXT,
+        slot_once INTEGER NOT NULL,
+        slot_held INTEGER NOT NULL,
+        input_digest BLOB NOT NULL,
+        submitted_us INTEGER NOT NULL,
+        deadline_us INTEGER NOT NULL,
+        status TEXT NOT NULL,
+        due_us INTEGER,
+        worker TEXT,
+        token INTEGER NOT NULL,
+        generation INTEGER NOT NULL,
+        build TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        canceling INTEGER NOT NULL,
+        step TEXT NOT NULL,
+        version INTEGER NOT NULL,
+        tail_hash BLOB NOT NULL,
+        attention INTEGER NOT NULL DEFAULT 0,
+        ended_us INTEGER
+    ) STRICT
+    """,
+    "CREATE UNIQUE INDEX run_slot ON run (slot_key, pipeline, tenant) WHERE slot_held = 1",
+    "CREATE INDEX run_due ON run (due_us) WHERE due_us IS NOT NULL",
+    "CREATE INDEX run_owned ON run (attention) WHERE worker IS NOT NULL",
+    "CREATE INDEX run_invalid ON run (pipeline) WHERE status = 'invalid'",
+    # Runs whose index row was removed while their journal stayed: what retention left half done, or what is to be
+    # rebuilt. Kept by a trigger so that looking for them never means looking at all runs [R-7].
+    "CREATE TABLE stray (run INTEGER PRIMARY KEY, id TEXT NOT NULL) STRICT",
+    "CREATE INDEX stray_id ON stray (id)",
+    "CREATE TRIGGER run_lost AFTER DELETE ON run BEGIN INSERT OR REPLACE INTO stray VALUES (old.n, old.id); END",
+    """
+    CREATE TABLE snapshot (
+        run INTEGER PRIMARY KEY,
+        row_seq INTEGER NOT NULL,
+        row_hash BLOB NOT NULL,
+        version INTEGER NOT NULL,
+        reducer INTEGER NOT NULL,
+        data BLOB NOT NULL
+    ) STRICT
+    """,
+    """
+    CREATE TABLE deployment (
+        pipeline TEXT NOT NULL,
+        generation INTEGER NOT NULL,
+        digest TEXT NOT NULL,
+        steps BLOB NOT NULL,
+        at_us INTEGER NOT NULL,
+        actor TEXT NOT NULL,
+        UNIQUE (pipeline, generation)
+    ) STRICT
+    """,
+    # For people with a SQL prompt.
+    """
+    CREATE VIEW facts AS
+    SELECT r.id AS run, j.first_seq + f.key AS seq, strftime('%Y-%m-%dT%H:%M:%fZ', j.at_us / 1e6, 'unixepoch') AS at,
+           json_extract(f.value, '$.fact') AS fact, f.value AS json, j.run AS n
+    FROM journal j JOIN json_each(j.facts) f LEFT JOIN run r ON r.n = j.run
+    """,
+    """
+    CREATE VIEW runs AS
+    SELECT id, pipeline, tenant, coalesce(resource, id) AS resource, status, reason, step,
+           strftime('%Y-%m-%dT%H:%M:%fZ', submitted_us / 1e6, 'unixepoch') AS submitted,
+           strftime('%Y-%m-%dT%H:%M:%fZ', due_us / 1e6, 'unixepoch') AS due,
+           strftime('%Y-%m-%dT%H:%M:%fZ', ended_us / 1e6, 'unixepoch') AS ended,
+           worker, token, generation, canceling, n
+    FROM run
+    """,
+)
+
+
+def prepare(con: sqlite3.Connection, path: str) -> None:
+    """Make a fresh connection ours: refuse what is not, create what is missing, set what does not last.
+
+    Safe for any number of processes at once on an empty or missing file: one creates the schema, the others find it.
+
+    Raises:
+        StoreUnusable: not a database, truncated, of another program, or newer than this release.
+    """
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        raise StoreUnusable(f"SQLite {sqlite3.sqlite_version} is too old; 3.37 or newer is needed")
+    con.execute("PRAGMA auto_vacuum = INCREMENTAL")  # takes effect in a file that is still empty
+    if _is_new(con, path):
+        patiently(lambda: con.execute("PRAGMA journal_mode = WAL"))
+        patiently(lambda: _create(con))
+        _is_new(con, path)  # whoever created it: ours, and of this release?
+    mode = patiently(lambda: con.execute("PRAGMA journal_mode = WAL").fetchone()[0])
+    if mode != "wal":
+        raise StoreUnusable(f"{path} cannot use a write-ahead log (journal mode {mode}) on this file system")
+    con.execute("PRAGMA synchronous = FULL")
+    con.execute("PRAGMA fullfsync = ON")
+    con.execute("PRAGMA checkpoint_fullfsync = ON")
+
+
+def _is_new(con: sqlite3.Connection, path: str) -> bool:
+    """Is the file empty? Otherwise make sure that it is ours."""
+    application: int = patiently(lambda: con.execute("PRAGMA application_id").fetchone()[0])
+    version: int = con.execute("PRAGMA user_version").fetchone()[0]
+    objects: int = con.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if application == 0 and version == 0 and objects == 0:
+        return True
+    if application != APPLICATION_ID:
+        raise StoreUnusable(f"{path} is a database of another program; nothing was changed in it")
+    if version > SCHEMA_VERSION:
+        raise StoreUnusable(
+            f"{path} has schema version {version}, this release reads up to {SCHEMA_VERSION}; use a newer release"
+        )
+    return False
+
+
+def _create(con: sqlite3.Connection) -> None:
+    con.execute("BEGIN IMMEDIATE")
+    try:
+        if con.execute("PRAGMA user_version").fetchone()[0] == 0:
+            for statement in SCHEMA:
+                con.execute(statement)
+            con.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            con.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        con.execute("COMMIT")
+    except BaseException:
+        if con.in_transaction:
+            con.execute("ROLLBACK")
+        raise

@@ -1,0 +1,283 @@
+"""The SQLite store: one file, one writing thread, one reading thread, one owner, any number of clients."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from perdure.errors import PerdureError, StoreUnavailable
+from perdure.ports.store import (
+    Append,
+    AppendResult,
+    Deployment,
+    IndexState,
+    JournalRow,
+    LoadedRun,
+    NewRun,
+    RunFilter,
+    RunRow,
+    Snapshot,
+    Trouble,
+)
+from perdure.storage.sqlite import queries
+from perdure.storage.sqlite.group import PutSnapshot, SetIndex
+from perdure.storage.sqlite.mail import Mailbox
+from perdure.storage.sqlite.owner import Ownership, holder_of
+from perdure.storage.sqlite.place import check_place
+from perdure.storage.sqlite.reader import Reader
+from perdure.storage.sqlite.writer import Job, Work, Writer
+
+T = TypeVar("T")
+
+
+class SqliteStore:
+    """A `Store` in one file.
+
+    An engine opens it as owner; clients, in this or other processes, open it beside. A client that finds no file
+    creates the store, as an engine would.
+
+    Args:
+        path: the file; relative to the working directory at the time of `open`.
+        network: trust the locks and syncs of a network file system.
+        mountinfo: for tests: what `/proc/self/mountinfo` says.
+    """
+
+    def __init__(self, path: str | Path, *, network: bool = False, mountinfo: str | None = None) -> None:
+        self.path = Path(path)
+        self._network = network
+        self._mountinfo = mountinfo
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._refusal: PerdureError | None = StoreUnavailable(f"the store {path} is not open")
+        self._ownership: Ownership | None = None
+        self._mail: Mailbox | None = None
+        self._writer: Writer | None = None
+        self._reader: Reader | None = None
+        self._pending: list[Job] = []
+        self._kicked = False
+        self._change: list[Callable[[], None]] = []
+        self._trouble: list[Callable[[Trouble], None]] = []
+        self._removed_up_to = 0
+
+    # --- life
+
+    async def open(self, *, owner: str | None) -> None:
+        path = self._check()
+        ownership = None if owner is None else Ownership.take(path, owner)
+        loop = asyncio.get_running_loop()
+        mail = Mailbox(loop)
+        writer = Writer(path, mail, self._tell_trouble, self._tell_change)
+        try:
+            await writer.start()
+        except BaseException:
+            writer.abort()
+            if ownership is not None:
+                ownership.release()
+            raise
+        self.path = path
+        self._loop, self._mail, self._writer, self._ownership = loop, mail, writer, ownership
+        self._reader = Reader(path, mail)
+        self._reader.start()
+        self._refusal = None
+        _open_stores.add(self)
+        if self._change:
+            writer.watch()
+
+    def _check(self) -> Path:
+        path = Path(os.path.abspath(self.path))
+        check_place(path, allow_network=self._network, mountinfo=self._mountinfo)
+        return path
+
+    async def close(self) -> None:
+        writer, reader = self._writer, self._reader
+        if writer is None or reader is None:
+            return
+        self._kick()
+        self._refusal = StoreUnavailable(f"the store {self.path} is closed")
+        self._writer = self._reader = None
+        reader.stop()
+        closed = writer.close()
+        if closed is not None:
+            await asyncio.shield(closed)
+        self._let_go()
+
+    def abort(self) -> None:
+        writer, reader, mail = self._writer, self._reader, self._mail
+        if writer is None or reader is None or mail is None:
+            return
+        self._refusal = StoreUnavailable(f"the store {self.path} was aborted")
+        self._writer = self._reader = None
+        mail.shut()
+        for future, _ in self._pending:
+            if future is not None:
+                future.cancel()
+        self._pending = []
+        writer.abort()
+        reader.stop()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        _open_stores.discard(self)
+        if self._ownership is not None:
+            self._ownership.release()
+            self._ownership = None
+
+    def forked(self) -> None:
+        """In a forked child: nothing of this store may be used or closed there."""
+        self._refusal = StoreUnavailable(
+            f"the store {self.path} was opened before this process was forked; open it again in the child"
+        )
+        for thread in (self._writer, self._reader):
+            if thread is not None:
+                thread.abandon()
+        if self._ownership is not None:
+            self._ownership.forget()
+        self._writer = self._reader = self._ownership = None
+
+    # --- the group
+
+    def append(self, append: Append, /) -> asyncio.Future[AppendResult]:
+        loop = self._live_loop()
+        future: asyncio.Future[AppendResult] = loop.create_future()
+        self._enqueue(loop, (future, append))
+        return future
+
+    def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool]:
+        loop = self._live_loop()
+        future: asyncio.Future[bool] = loop.create_future()
+        self._enqueue(loop, (future, SetIndex(locator, state, tail_seq)))
+        return future
+
+    def put_snapshot(self, locator: int, snapshot: Snapshot, /) -> None:
+        self._enqueue(self._live_loop(), (None, PutSnapshot(locator, snapshot)))
+
+    def _enqueue(self, loop: asyncio.AbstractEventLoop, job: Job) -> None:
+        self._pending.append(job)
+        if not self._kicked:
+            self._kicked = True
+            loop.call_soon(self._kick)
+
+    def _kick(self) -> None:
+        """All appends of one turn of the loop travel together."""
+        self._kicked = False
+        jobs, self._pending = self._pending, []
+        if self._writer is not None and jobs:
+            self._writer.put(jobs)
+
+    def _live_loop(self) -> asyncio.AbstractEventLoop:
+        if self._refusal is not None:
+            raise self._refusal
+        if self._writer is None or self._loop is None:
+            raise StoreUnavailable(f"the store {self.path} is not open")
+        if self._writer.fatal is not None:
+            raise self._writer.fatal
+        return self._loop
+
+    def _write(self, run: Callable[[sqlite3.Connection], T], *, transaction: bool = True) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = self._live_loop().create_future()
+        self._kick()
+        if self._writer is not None:
+            self._writer.put([(future, Work(run, transaction))])
+        return future
+
+    def _read(self, query: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+        self._live_loop()
+        if self._reader is None:
+            raise StoreUnavailable(f"the store {self.path} is not open")
+        return self._reader.read(query)
+
+    # --- listeners
+
+    def on_change(self, listener: Callable[[], None], /) -> None:
+        self._change.append(listener)
+        if self._writer is not None:
+            self._writer.watch()
+
+    def on_trouble(self, listener: Callable[[Trouble], None], /) -> None:
+        self._trouble.append(listener)
+
+    def _tell_change(self) -> None:
+        for listener in self._change:
+            listener()
+
+    def _tell_trouble(self, trouble: Trouble) -> None:
+        for listener in self._trouble:
+            listener(trouble)
+
+    # --- reads
+
+    async def load(self, run_id: str, /) -> LoadedRun | None:
+        return await self._read(lambda con: queries.load(con, run_id))
+
+    async def load_all_rows(self, run_id: str, /) -> LoadedRun | None:
+        return await self._read(lambda con: queries.load_all_rows(con, run_id))
+
+    async def due(self, now_us: int, limit: int, /) -> Sequence[str]:
+        return await self._read(lambda con: queries.due(con, now_us, limit))
+
+    async def next_due_us(self) -> int | None:
+        return await self._read(queries.next_due_us)
+
+    async def attention(self) -> Sequence[str]:
+        return await self._read(queries.attention)
+
+    async def list_runs(self, where: RunFilter, /, *, after: str | None = None, limit: int = 50) -> Sequence[RunRow]:
+        return await self._read(lambda con: queries.list_runs(con, where, after, limit))
+
+    async def count_runs(self, where: RunFilter, /) -> dict[tuple[str, str], int]:
+        return await self._read(lambda con: queries.count_runs(con, where))
+
+    async def deployments(self, pipeline: str | None = None, /) -> Sequence[Deployment]:
+        return await self._read(lambda con: queries.deployments(con, pipeline))
+
+    async def missing_index(self, limit: int, /) -> Sequence[str]:
+        return await self._read(lambda con: queries.missing_index(con, limit))
+
+    async def journal_of(self, run_id: str, /) -> tuple[int, Sequence[JournalRow]] | None:
+        return await self._read(lambda con: queries.journal_of(con, run_id))
+
+    async def info(self) -> dict[str, str | int]:
+        found = await self._read(lambda con: queries.info(con, self.path))
+        holder = holder_of(self.path)
+        found["owner"] = holder.text() if holder is not None else "nobody"
+        return found
+
+    # --- sweeps
+
+    async def take_over(self, now_us: int, /) -> int:
+        return await self._write(lambda con: queries.take_over(con, now_us))
+
+    async def wake_invalid(self, pipeline: str, generation: int, build: str, now_us: int, /) -> int:
+        return await self._write(lambda con: queries.wake_invalid(con, pipeline, generation, build, now_us))
+
+    async def deploy(self, deployment: Deployment, /) -> bool:
+        return await self._write(lambda con: queries.deploy(con, deployment))
+
+    async def remove_ended(self, before_us: int, limit: int, /) -> int:
+        after = self._removed_up_to
+        count, self._removed_up_to = await self._write(lambda con: queries.remove_ended(con, before_us, limit, after))
+        return count
+
+    async def reclaim(self) -> int:
+        return await self._write(lambda con: queries.reclaim(con, self.path), transaction=False)
+
+    async def restore_index(
+        self, locator: int, new: NewRun, state: IndexState, ended_us: int | None, /, *, slot_held: bool
+    ) -> None:
+        await self._write(lambda con: queries.restore_index(con, locator, new, state, ended_us, slot_held))
+
+
+_open_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for store in list(_open_stores):
+        store.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
