@@ -1,0 +1,381 @@
+"""What a handler is given. One object per attempt, made by the engine; everything in it is read when asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, overload
+
+from perdure.codec.json import Codec, Encoded, codec_for
+from perdure.core.facts import Failure, Phase, RunFailed
+from perdure.define.functions import AnyFunction, name_of, return_type
+from perdure.define.names import name_problem
+from perdure.define.signals import (
+    BrokenContract,
+    ImpureFunction,
+    MissingState,
+    StepCalled,
+    UndeclaredNeed,
+    UnreadablePayload,
+    UnusableMemo,
+)
+from perdure.define.step import AnyStep, Optional, Step
+from perdure.errors import DefinitionError, PayloadError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
+In_co = TypeVar("In_co", covariant=True)
+D_co = TypeVar("D_co", covariant=True)
+S = TypeVar("S")
+T = TypeVar("T")
+
+_UNREAD: Any = object()
+
+
+class PipelineView(Protocol):
+    """What an invocation asks of a pipeline."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def input_codec(self) -> Codec[Any]: ...
+    @property
+    def steps(self) -> Mapping[str, AnyStep[Any, Any]]: ...
+
+
+class RunView(Protocol):
+    """What an invocation asks of the run it belongs to; the engine implements it once per run.
+
+    `state_bytes` and `memo_bytes` answer None where nothing is committed. `memo` resolves when the value is durable.
+    """
+
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def tenant(self) -> str: ...
+    @property
+    def resource(self) -> str: ...
+    @property
+    def pipeline(self) -> PipelineView: ...
+    @property
+    def deps(self) -> object: ...
+    @property
+    def canceled(self) -> bool: ...
+    @property
+    def failure(self) -> Failure | None: ...
+    @property
+    def unwind_failures(self) -> tuple[Failure, ...]: ...
+    def input_bytes(self) -> Encoded: ...
+    def state_bytes(self, step_id: str, /) -> Encoded | None: ...
+    def memo_bytes(self, step_id: str, phase: Phase, name: str, /) -> Encoded | None: ...
+    async def memo(self, step_id: str, phase: Phase, name: str, value: bytes, /) -> None: ...
+
+
+def forward_key(run_id: str, step_id: str) -> str:
+    """The idempotency key of a step's forward operation; run ids hold no slash, so keys cannot collide [M-3]."""
+    return f"{run_id}/do/{step_id}"
+
+
+def unwind_key(run_id: str, step_id: str) -> str:
+    """The idempotency key of a step's unwind operation [M-3]."""
+    return f"{run_id}/undo/{step_id}"
+
+
+class Invocation(Generic[In_co, D_co]):
+    """One attempt, as its handler sees it. What it hands out belongs to the handler alone [M-7].
+
+    Attributes:
+        attempt: number of this attempt, from 1, rising, with gaps [M-8].
+        broken: the first breach of contract, kept even if the handler swallowed the exception.
+    """
+
+    __slots__ = ("_input", "_locks", "_source", "_states", "_step", "attempt", "broken")
+
+    phase: Phase = "forward"
+
+    def __init__(self, source: RunView, step: AnyStep[Any, Any] | None, attempt: int) -> None:
+        self._source = source
+        self._step = step
+        self.attempt = attempt
+        self._input: Any = _UNREAD
+        self._states: dict[str, Any] | None = None
+        self._locks: dict[str, asyncio.Lock] | None = None
+        self.broken: BrokenContract | None = None
+
+    @property
+    def input(self) -> In_co:
+        """The run's input; decoded once for this handler."""
+        if self._input is _UNREAD:
+            self._input = self._decode(self._source.pipeline.input_codec, self._source.input_bytes(), "input")
+        return cast(In_co, self._input)
+
+    @property
+    def deps(self) -> D_co:
+        """What the app opened for its handlers; shared by all of them."""
+        return cast(D_co, self._source.deps)
+
+    @property
+    def run_id(self) -> str:
+        return self._source.run_id
+
+    @property
+    def pipeline_id(self) -> str:
+        return self._source.pipeline.id
+
+    @property
+    def tenant(self) -> str:
+        return self._source.tenant
+
+    @property
+    def resource(self) -> str:
+        """What the run is about."""
+        return self._source.resource
+
+    @property
+    def step_id(self) -> str:
+        """The step this invocation is for; empty in an output function."""
+        return self._step.id if self._step is not None else ""
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for all attempts of this operation, and for no other operation [M-3]."""
+        return forward_key(self._source.run_id, self.step_id)
+
+    @property
+    def canceled(self) -> bool:
+        """Whether somebody asked for the run to be canceled; a `def` handler polls it and raises or returns [R-12]."""
+        return self._source.canceled
+
+    def __getitem__(self, step: Step[In_co, D_co, S], /) -> S:
+        """The committed state of a step that is listed under `needs` [M-14].
+
+        A state that is absent is made by the step's `if_skipped`. Without one, and for a step not listed, the run
+        becomes invalid: no attempt could do better.
+        """
+        found = self._read(step, required=True)
+        if found is not _UNREAD:
+            return cast(S, found)
+        if step.if_skipped is None:
+            raise self._broken(MissingState(self._reader(), step.id))
+        return cast(S, step.if_skipped(PureInvocation(self._source, step)))
+
+    @overload
+    def get(self, step: Step[In_co, D_co, S], /) -> S | None: ...
+    @overload
+    def get(self, step: Step[In_co, D_co, S], default: T, /) -> S | T: ...
+    def get(self, step: Step[In_co, D_co, S], default: object = None, /) -> object:
+        """The committed state of a step that is listed under `needs`, or `default`; `if_skipped` is not asked."""
+        found = self._read(step, required=False)
+        return default if found is _UNREAD else found
+
+    @overload
+    async def memo(
+        self, name: str, function: Callable[[], Coroutine[Any, Any, T]], /, *, type: TypeForm[T] = ...
+    ) -> T: ...
+    @overload
+    async def memo(self, name: str, function: Callable[[], T], /, *, type: TypeForm[T] = ...) -> T: ...
+    async def memo(self, name: str, function: AnyFunction, /, *, type: Any = _UNREAD) -> object:
+        """The value recorded under `name` in this operation; the first time that of `function`, then durable [M-15].
+
+        Later attempts get the recorded value, and so does the step's unwind handler for a name of the forward
+        operation. A crash between the function's return and the record calls it again.
+
+        Args:
+            name: any name, unique inside the handler.
+            function: `async def` or `def`, without arguments.
+            type: the type of the value; by default the function's return annotation.
+        """
+        codec = self._memo_codec(name, function, type)
+        if self._locks is None:
+            self._locks = {}
+        async with self._locks.setdefault(name, asyncio.Lock()):
+            recorded = self._recorded(name)
+            if recorded is None:
+                value = function()
+                if inspect.isawaitable(value):
+                    value = await value
+                try:
+                    recorded = codec.encode(value)
+                except PayloadError as error:
+                    raise self._broken(UnusableMemo(f"memo {name!r} of {self._reader()}: {error}")) from error
+                await self._source.memo(self.step_id, self.phase, name, recorded)
+            return self._decode(codec, recorded, f"memo {name!r}")
+
+    def of_step_called(self, step: AnyStep[Any, Any], /) -> Callable[..., Any]:
+        """What a call of a step does; only a fake invocation lets it run."""
+        raise self._broken(StepCalled(self._reader(), step.id))
+
+    def _recorded(self, name: str) -> Encoded | None:
+        return self._source.memo_bytes(self.step_id, "forward", name)
+
+    def _read(self, step: Step[Any, Any, Any], *, required: bool) -> Any:
+        """The state, `_UNREAD` where there is none."""
+        self._check_need(step, required)
+        states = self._states
+        if states is None:
+            states = self._states = {}
+        elif step.id in states:
+            return states[step.id]
+        encoded = self._source.state_bytes(step.id)
+        if encoded is None:
+            return _UNREAD
+        state = states[step.id] = self._decode(step.codec, encoded, f"the state of step {step.id!r}")
+        return state
+
+    def _check_need(self, step: Step[Any, Any, Any], required: bool) -> None:
+        if self._step is None:
+            if self._source.pipeline.steps.get(step.id) is not step:
+                self._check_member(step)
+            return
+        need = self._step.needs.get(step.id)
+        if need is step:
+            return
+        if need is None or need.origin is not step.origin:
+            raise self._broken(UndeclaredNeed(f"{self._reader()} reads {step!r}, which is not in its needs", step.id))
+        if required and isinstance(need, Optional):
+            raise self._broken(
+                UndeclaredNeed(f"{self._reader()} lists {step!r} as optional: read it with `inv.get(...)`", step.id)
+            )
+
+    def _check_member(self, step: Step[Any, Any, Any]) -> None:
+        own = self._source.pipeline.steps.get(step.id)
+        if own is None or own.origin is not step.origin:
+            raise self._broken(
+                UndeclaredNeed(
+                    f"{self._reader()} reads {step!r}, which is not in pipeline {self.pipeline_id!r}", step.id
+                )
+            )
+
+    def _memo_codec(self, name: object, function: AnyFunction, type: object) -> Codec[Any]:
+        problem = name_problem(name)
+        if problem is not None:
+            raise self._broken(UnusableMemo(f"a memo of {self._reader()} {problem}: {ascii(name)[:80]}"))
+        try:
+            return codec_for(type) if type is not _UNREAD else _codec_of_function(function)
+        except DefinitionError as error:
+            raise self._broken(UnusableMemo(f"memo {name!r} of {self._reader()}: {error}")) from error
+
+    def _decode(self, codec: Codec[Any], encoded: Encoded, what: str) -> Any:
+        try:
+            return codec.decode(encoded)
+        except PayloadError as error:
+            raise self._broken(UnreadablePayload(what, error)) from error
+
+    def _broken(self, breach: BrokenContract) -> BrokenContract:
+        if self.broken is None:
+            self.broken = breach
+        return breach
+
+    def _reader(self) -> str:
+        return f"step {self._step.id!r}" if self._step is not None else f"a function of pipeline {self.pipeline_id!r}"
+
+
+class UnwindInvocation(Invocation[In_co, D_co]):
+    """One attempt to take a step's effect back. It sees why the run failed, states and memos [U-10]."""
+
+    __slots__ = ()
+
+    phase: Phase = "unwind"
+
+    @property
+    def idempotency_key(self) -> str:
+        return unwind_key(self._source.run_id, self.step_id)
+
+    @property
+    def forward_key(self) -> str:
+        """The key under which the effect was made, to find or void it [M-3]."""
+        return forward_key(self._source.run_id, self.step_id)
+
+    @property
+    def failure(self) -> Failure:
+        """Why the run unwinds."""
+        failure = self._source.failure
+        if failure is None:
+            raise RuntimeError("an unwind handler was called in a run that has not failed")
+        return failure
+
+    @property
+    def unwind_failures(self) -> tuple[Failure, ...]:
+        """The permanent failures of unwind handlers so far."""
+        return self._source.unwind_failures
+
+    def _check_need(self, step: Step[Any, Any, Any], required: bool) -> None:
+        if self._step is None or step.origin is not self._step.origin:  # its own state it may read as well
+            super()._check_need(step, required)
+
+    def _recorded(self, name: str) -> Encoded | None:
+        own = self._source.memo_bytes(self.step_id, "unwind", name)
+        return own if own is not None else super()._recorded(name)
+
+
+class PureInvocation(Invocation[In_co, D_co]):
+    """What conditions, substitutes and output functions are given: input and states, nothing to act with [M-13]."""
+
+    __slots__ = ()
+
+    def __init__(self, source: RunView, step: AnyStep[Any, Any] | None) -> None:
+        super().__init__(source, step, 0)
+
+    @property
+    def deps(self) -> D_co:
+        raise self._broken(ImpureFunction(self._reader(), "deps"))
+
+    @property
+    def idempotency_key(self) -> str:
+        raise self._broken(ImpureFunction(self._reader(), "idempotency_key"))
+
+    def _memo_codec(self, name: object, function: AnyFunction, type: object) -> Codec[Any]:
+        raise self._broken(ImpureFunction(self._reader(), "memo"))
+
+
+class FailedInvocation(PureInvocation[In_co, D_co]):
+    """What a failure-output function is given: the failure and the lists of U-9 besides [M-13]."""
+
+    __slots__ = ("_end",)
+
+    def __init__(self, source: RunView, end: RunFailed) -> None:
+        super().__init__(source, None)
+        self._end = end
+
+    @property
+    def failure(self) -> Failure:
+        return self._end.failure
+
+    @property
+    def unwind_failures(self) -> tuple[Failure, ...]:
+        return self._end.unwind_failures
+
+    @property
+    def in_doubt(self) -> tuple[str, ...]:
+        return self._end.in_doubt
+
+    @property
+    def half_unwound(self) -> tuple[str, ...]:
+        return self._end.half_unwound
+
+    @property
+    def uncompensated(self) -> tuple[str, ...]:
+        return self._end.uncompensated
+
+    @property
+    def unavailable(self) -> tuple[str, ...]:
+        return self._end.unavailable
+
+
+_codecs_by_code: dict[object, Codec[Any]] = {}
+
+
+def _codec_of_function(function: AnyFunction) -> Codec[Any]:
+    """The codec of a memo function; nested functions are made anew each time, so their code is what is looked up."""
+    inner = function.func if isinstance(function, functools.partial) else function
+    code = getattr(inner, "__code__", inner)
+    codec = _codecs_by_code.get(code)
+    if codec is None:
+        found = return_type("memo", inner)
+        if found is inspect.Signature.empty:
+            raise DefinitionError(f"{name_of(inner)} has no return annotation; pass `type=`, or annotate it")
+        codec = _codecs_by_code[code] = codec_for(found)
+    return codec

@@ -1,0 +1,235 @@
+"""Steps as values: what `steps=`, `needs=` and `inv[...]` hold.
+
+`Step` is invariant in its state and contravariant in input and dependencies: a step written against a Protocol fits
+every pipeline that offers as much.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
+
+from perdure.codec.json import Codec, Encoded, codec_for
+from perdure.core.retry import Retry
+from perdure.core.topology import StepSpec
+from perdure.define.functions import AnyFunction, name_of, return_type
+from perdure.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from perdure.define.invocation import Invocation
+
+In = TypeVar("In")
+D = TypeVar("D")
+S = TypeVar("S")
+In_contra = TypeVar("In_contra", contravariant=True)
+D_contra = TypeVar("D_contra", contravariant=True)
+StepT = TypeVar("StepT", bound="AnyStep[Any, Any]")
+
+OnCancel: TypeAlias = Literal["cancel", "settle"]
+
+
+class Need:
+    """What `needs=` holds: a step, or `optional(step)` [M-14].
+
+    Attributes:
+        id: the step's id.
+        origin: the same object for a step and its retired or optional forms; another for every other step.
+    """
+
+    __slots__ = ("id", "origin")
+
+    id: str
+    origin: object
+
+
+class Optional(Need):
+    """A need that may be absent; read it with `inv.get(step)`."""
+
+    __slots__ = ("step",)
+
+    def __init__(self, step: AnyStep[Any, Any]) -> None:
+        self.step = step
+        self.id = step.id
+        self.origin = step.origin
+
+
+class AnyStep(Need, Generic[In_contra, D_contra]):
+    """What `steps=` holds: a step of any state. Values are immutable and belong to no pipeline.
+
+    Attributes:
+        handler: the forward handler, called with an `Invocation`.
+        is_async: it is `async def`; otherwise it runs in a thread.
+        unwind: called with an `UnwindInvocation` and the state; None: the step does not unwind.
+        unwind_in_doubt: called with an `UnwindInvocation` alone [U-12].
+        timeout_s: bound of one attempt in seconds; None: the pipeline's [R-18].
+        retry: the policy; None: the pipeline's [M-5].
+        needs: the steps whose state the handler reads, by id.
+        if_skipped: makes a state for runs that have none [M-14].
+        when: the condition [E-12].
+        retired: see `retired` [E-9].
+        doc: the handler's docstring.
+        spec: what reconciliation needs to know.
+    """
+
+    __slots__ = (
+        "_codec",
+        "doc",
+        "handler",
+        "if_skipped",
+        "is_async",
+        "needs",
+        "on_cancel",
+        "retired",
+        "retry",
+        "spec",
+        "timeout_s",
+        "unwind",
+        "unwind_in_doubt",
+        "unwind_in_doubt_is_async",
+        "unwind_is_async",
+        "when",
+    )
+
+    def __init__(
+        self,
+        id: str,
+        handler: AnyFunction,
+        is_async: bool,
+        *,
+        unwind: AnyFunction | None = None,
+        unwind_is_async: bool = False,
+        unwind_in_doubt: AnyFunction | None = None,
+        unwind_in_doubt_is_async: bool = False,
+        timeout_s: float | None = None,
+        retry: Retry | None = None,
+        needs: tuple[Need, ...] = (),
+        if_skipped: AnyFunction | None = None,
+        when: AnyFunction | None = None,
+        on_cancel: OnCancel = "cancel",
+    ) -> None:
+        self.id = id
+        self.origin = object()
+        self.handler = handler
+        self.is_async = is_async
+        self.unwind = unwind
+        self.unwind_is_async = unwind_is_async
+        self.unwind_in_doubt = unwind_in_doubt
+        self.unwind_in_doubt_is_async = unwind_in_doubt_is_async
+        self.timeout_s = timeout_s
+        self.retry = retry
+        self.needs: dict[str, Need] = {need.id: need for need in needs}
+        self.if_skipped = if_skipped
+        self.when = when
+        self.on_cancel: OnCancel = on_cancel
+        self.retired = False
+        self.doc = inspect.getdoc(handler) or ""
+        self.spec = _spec(self)
+        self._codec: Codec[Any] | None = None
+
+    @property
+    def codec(self) -> Codec[Any]:
+        """The codec of the state, from the handler's return annotation.
+
+        Raises:
+            DefinitionError: there is no annotation, or its type cannot be a payload.
+        """
+        if self._codec is None:
+            self._codec = self._find_codec()
+        return self._codec
+
+    def _find_codec(self) -> Codec[Any]:
+        where = f"step {self.id!r}"
+        found = return_type(where, self.handler)
+        if found is inspect.Signature.empty:
+            raise DefinitionError(
+                f"{where}: {name_of(self.handler)} has no return annotation, which says how its state is stored; "
+                f"write `-> None` if it has none"
+            )
+        try:
+            return codec_for(found)
+        except DefinitionError as error:
+            raise DefinitionError(f"{where}: its state of {error}") from error
+
+    def __repr__(self) -> str:
+        return f"<{'retired ' if self.retired else ''}step {self.id!r}>"
+
+
+class Step(AnyStep[In_contra, D_contra], Generic[In_contra, D_contra, S]):
+    """A step whose state is an `S`: `inv[step]` is that state."""
+
+    __slots__ = ()
+
+    def given(self, state: S) -> Given[In_contra, D_contra]:
+        """This state, committed, for `Pipeline.fake`.
+
+        Raises:
+            PayloadError: the state is not one that could be stored.
+        """
+        return Given(self, self.codec.encode(state))
+
+
+class AsyncStep(Step[In_contra, D_contra, S]):
+    """A step with an `async def` handler. Call it only with a fake invocation, to run the handler alone."""
+
+    __slots__ = ()
+
+    def __call__(self, inv: Invocation[In_contra, D_contra], /) -> Coroutine[Any, Any, S]:
+        call: Callable[..., Coroutine[Any, Any, S]] = inv.of_step_called(self)
+        return call()
+
+
+class SyncStep(Step[In_contra, D_contra, S]):
+    """A step with a `def` handler. Call it only with a fake invocation, to run the handler alone."""
+
+    __slots__ = ()
+
+    def __call__(self, inv: Invocation[In_contra, D_contra], /) -> S:
+        call: Callable[..., S] = inv.of_step_called(self)
+        return call()
+
+
+class Given(Generic[In_contra, D_contra]):
+    """A step and its committed state; made by `Step.given`."""
+
+    __slots__ = ("encoded", "step")
+
+    def __init__(self, step: AnyStep[In_contra, D_contra], encoded: Encoded) -> None:
+        self.step = step
+        self.encoded = encoded
+
+
+def optional(step: AnyStep[Any, Any]) -> Need:
+    """A need that may be absent, because the step is conditional or newer than the run [M-14].
+
+    Raises:
+        DefinitionError: not a step.
+    """
+    if not isinstance(step, AnyStep):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DefinitionError(f"optional(...) takes a step, not {step!r}")
+    return Optional(step)
+
+
+def retired(step: StepT) -> StepT:
+    """The step, retired: never started any more, but finished by the runs that started it [E-9].
+
+    Put it where the step stood in `steps=`. `perdure check` says when it can be removed.
+    """
+    if not isinstance(step, AnyStep):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DefinitionError(f"retired(...) takes a step, not {step!r}")
+    other = copy.copy(step)
+    other.retired = True
+    other.spec = _spec(other)
+    return other
+
+
+def _spec(step: AnyStep[Any, Any]) -> StepSpec:
+    return StepSpec(
+        id=step.id,
+        unwind=step.unwind is not None,
+        in_doubt=step.unwind_in_doubt is not None,
+        retired=step.retired,
+        conditional=step.when is not None,
+        settle=step.on_cancel == "settle",
+    )
