@@ -1,1 +1,1 @@
-
+"""The command line: one module per command in `commands`, and what they share beside it."""

@@ -1,0 +1,168 @@
+"""`perdure list`."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from perdure.cli.connect import locate, with_client
+from perdure.cli.options import AppOption, JsonOption, PipelineOption, ResourceOption, StoreOption, TenantOption
+from perdure.cli.output import Output
+from perdure.cli.problems import refuse
+
+if TYPE_CHECKING:
+    from perdure.ports.store import RunStatus
+    from perdure.runtime.client import Client, RunInfo
+
+STATUSES = ("ready", "running", "held", "invalid", "corrupt", "succeeded", "failed", "canceled")
+WATCH_EVERY_S = 1.0
+
+
+def list_runs(
+    pipeline: PipelineOption = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--status", "-s", metavar="STATUS", help=f"Only runs that are: {', '.join(STATUSES)}. Repeatable."
+        ),
+    ] = None,
+    tenant: TenantOption = None,
+    resource: ResourceOption = None,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="RUN", help="Go on after this run: the next page.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="Runs a page.")] = 20,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing the first page until Ctrl-C.")] = False,
+    app: AppOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """List runs, newest first, and how many there are by status.
+
+    JSON: one object with runs (each run_id, pipeline, tenant, resource, status, step, reason, canceling, generation,
+    worker, submitted_at, due_at, ended_at), counts (number by status, over all pages) and next (the --after of the
+    next page, or null).
+    """
+    where = Where(pipeline, tenant, resource, tuple(checked_status(s) for s in status or ()))
+    out = Output(json=as_json)
+
+    async def work(client: Client) -> int:
+        from perdure.cli.runids import resolve_run
+
+        start = None if after is None else await resolve_run(client, after)
+        if watch:
+            await _watch(client, where, start, limit, out)
+        else:
+            _print(await fetch(client, where, start, limit), where, out)
+        return 0
+
+    return with_client(locate(app, store), work)
+
+
+def checked_status(text: str) -> RunStatus:
+    """A status by its name.
+
+    Raises:
+        Problem: there is no such status.
+    """
+    word = text.strip().lower()
+    if word not in STATUSES:
+        near = difflib.get_close_matches(word, STATUSES, 1)
+        meant = f"did you mean {near[0]!r}? " if near else ""
+        refuse(f"--status: there is no status {text!r}", f"{meant}there are {', '.join(STATUSES)}")
+    return cast("RunStatus", word)
+
+
+class Where:
+    """The filters of one listing."""
+
+    def __init__(
+        self, pipeline: str | None, tenant: str | None, resource: str | None, status: tuple[RunStatus, ...]
+    ) -> None:
+        self.pipeline = pipeline
+        self.tenant = tenant
+        self.resource = resource
+        self.status = status
+
+    @property
+    def anything(self) -> bool:
+        """Is nothing filtered out?"""
+        return not (self.pipeline or self.tenant or self.resource or self.status)
+
+
+class Page:
+    """One page of runs.
+
+    Attributes:
+        runs: newest first.
+        counts: by pipeline and status, over all pages.
+        next: id to go on after; None on the last page.
+    """
+
+    def __init__(self, runs: list[RunInfo], counts: dict[tuple[str, str], int], next: str | None) -> None:
+        self.runs = runs
+        self.counts = counts
+        self.next = next
+
+
+async def fetch(client: Client, where: Where, after: str | None, limit: int) -> Page:
+    """Read one page and the counts."""
+    runs = await client.list(
+        pipeline=where.pipeline,
+        tenant=where.tenant,
+        resource=where.resource,
+        status=where.status,
+        after=after,
+        limit=limit + 1,
+    )
+    counts = await client.counts(
+        pipeline=where.pipeline, tenant=where.tenant, resource=where.resource, status=where.status
+    )
+    return Page(runs[:limit], counts, runs[limit - 1].run_id if len(runs) > limit else None)
+
+
+def _print(page: Page, where: Where, out: Output) -> None:
+    from perdure.cli.times import now_us
+    from perdure.cli.views import counts_line, info_json, runs_table
+
+    if out.json:
+        totals: dict[str, int] = {}
+        for (_, status), number in page.counts.items():
+            totals[status] = totals.get(status, 0) + number
+        out.value({"runs": [info_json(info) for info in page.runs], "counts": totals, "next": page.next})
+        return
+    if page.runs:
+        out.table(runs_table(page.runs, now_us()))
+    out.line(*counts_line(page.counts, STATUSES))
+    if page.next is not None:
+        out.note(f"more: `perdure list --after {page.next}`")
+    elif not page.runs and where.anything:
+        out.note("no runs yet; `perdure submit PIPELINE INPUT` makes one, `perdure run APP` works on it")
+    elif not page.runs:
+        out.note("no run fits the filters; `perdure list` without them shows all")
+
+
+async def _watch(client: Client, where: Where, after: str | None, limit: int, out: Output) -> None:
+    """Show the page again and again: in place on a terminal, one after the other elsewhere."""
+    import asyncio
+
+    from perdure.cli.output import rich_table, rich_text
+    from perdure.cli.times import now_us
+    from perdure.cli.views import counts_line, runs_table
+
+    if not out.terminal:
+        while True:
+            _print(await fetch(client, where, after, limit), where, out)
+            await asyncio.sleep(WATCH_EVERY_S)
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=out.console, screen=False, auto_refresh=False) as live:
+        while True:
+            page = await fetch(client, where, after, limit)
+            counts = Text.assemble(*(rich_text(part) for part in counts_line(page.counts, STATUSES)))
+            live.update(Group(rich_table(runs_table(page.runs, now_us())), counts), refresh=True)
+            await asyncio.sleep(WATCH_EVERY_S)

@@ -1,0 +1,25 @@
+"""`perdure release`."""
+
+from __future__ import annotations
+
+from perdure.cli.operate import operate
+from perdure.cli.options import ActorOption, AppOption, JsonOption, NoteOption, RunArgument, StoreOption, who
+
+
+def release(
+    run: RunArgument,
+    note: NoteOption = "",
+    actor: ActorOption = None,
+    app: AppOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Release a held run; a bounded retry policy counts from zero again. JSON: the run, as in `list`."""
+    return operate(
+        run,
+        app,
+        store,
+        as_json,
+        lambda client, run_id: client.release(run_id, note=note, actor=who(actor)),
+        "released",
+    )

@@ -1,0 +1,96 @@
+"""`perdure show`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from perdure.cli.connect import locate, with_client
+from perdure.cli.options import AppOption, JsonOption, RunArgument, StoreOption
+from perdure.cli.output import Output
+
+if TYPE_CHECKING:
+    from perdure.cli.tables import Cell
+    from perdure.runtime.client import Client, RunInfo
+
+
+def show(run: RunArgument, app: AppOption = None, store: StoreOption = None, as_json: JsonOption = False) -> int:
+    """Show one run: status, input, output, failure, and what was left behind.
+
+    JSON: one object, as in `list` with also input, annotations, start_at, deadline_at, actor, facts, attempts,
+    output, failure, unwind_failures, last_failure, in_doubt, half_unwound, uncompensated, unavailable.
+    """
+
+    async def work(client: Client) -> int:
+        from perdure.cli.runids import resolve_run
+
+        run_id = await resolve_run(client, run)
+        await show_run(client, run_id, Output(json=as_json))
+        return 0
+
+    return with_client(locate(app, store), work)
+
+
+async def show_run(client: Client, run_id: str, out: Output) -> None:
+    """Print a run, as its facts and its index row tell it."""
+    from perdure.cli.tables import Table
+    from perdure.cli.times import now_us
+    from perdure.cli.views import RunStory, info_json
+
+    handle = await client.run(run_id)
+    info = await handle.info()
+    story = RunStory(await client.journal(run_id))
+    if out.json:
+        out.value({**info_json(info), **story.json()})
+        return
+    now = now_us()
+    table = Table([])
+    for name, value in [*head_rows(info, now), *story.rows(now)]:
+        table.add(name, value)
+    out.table(table)
+    for hint in hints(info):
+        out.note(hint)
+
+
+def head_rows(info: RunInfo, now: int) -> list[tuple[str, str | Cell]]:
+    """What the index row says, as names and values."""
+    from perdure.cli.looks import STATUS_STYLES
+    from perdure.cli.tables import Cell
+    from perdure.cli.times import when
+    from perdure.cli.views import status_words
+
+    rows: list[tuple[str, str | Cell]] = [
+        ("run", Cell(info.run_id, "bold")),
+        ("pipeline", info.pipeline),
+        ("status", Cell(status_words(info, now), STATUS_STYLES.get(info.status, ""))),
+    ]
+    if info.reason:
+        rows.append(("reason", info.reason))
+    if info.step:
+        rows.append(("at step", info.step))
+    if info.resource != info.run_id:
+        rows.append(("resource", info.resource))
+    if info.tenant != "default":
+        rows.append(("tenant", info.tenant))
+    rows.append(("submitted", when(info.submitted_us, now)))
+    if info.ended_us is not None:
+        rows.append(("ended", when(info.ended_us, now)))
+    elif info.due_us is not None:
+        rows.append(("due", when(info.due_us, now)))
+    if info.generation:
+        rows.append(("generation", str(info.generation)))
+    if info.worker:
+        rows.append(("worker", info.worker))
+    return rows
+
+
+def hints(info: RunInfo) -> list[str]:
+    """What to do about a run that waits for somebody."""
+    match info.status:
+        case "held":
+            return [f"held: `perdure release`, `perdure retry` or `perdure resolve {info.run_id}` lets it go on"]
+        case "invalid":
+            return [f"invalid: `perdure explain {info.run_id}` says why; deploy code that can continue it"]
+        case "corrupt":
+            return [f"corrupt: `perdure verify {info.run_id}` says what does not fit; the run is set aside"]
+        case _:
+            return []

@@ -1,0 +1,57 @@
+"""`perdure verify`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from perdure.cli.connect import locate, with_client
+from perdure.cli.exits import Exit
+from perdure.cli.options import AppOption, JsonOption, StoreOption
+from perdure.cli.output import Output
+
+if TYPE_CHECKING:
+    from perdure.runtime.client import Client
+
+
+def verify(
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN]", help="A run id, its beginning, or `last`; default: all.", show_default=False),
+    ] = None,
+    app: AppOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Recompute every hash, projection and index from the facts; exit code 1 if anything differs.
+
+    Changes nothing, and may run beside an engine.
+
+    JSON: one object: runs, facts, findings (each run_id, seq, problem).
+    """
+    out = Output(json=as_json)
+
+    async def work(client: Client) -> int:
+        from perdure.cli.runids import resolve_run
+        from perdure.cli.tables import Cell, Table
+
+        run_id = None if run is None else await resolve_run(client, run)
+        with out.progress("verifying") as advance:
+            report = await client.verify(run_id, progress=advance)
+        if out.json:
+            findings = [{"run_id": f.run_id, "seq": f.seq, "problem": f.problem} for f in report.findings]
+            out.value({"runs": report.runs, "facts": report.facts, "findings": findings})
+        elif report.findings:
+            table = Table(["run", "fact", "problem"], right=frozenset({"fact"}))
+            for finding in report.findings:
+                table.add(finding.run_id, str(finding.seq or ""), Cell(finding.problem, "red"))
+            out.table(table)
+            out.line(
+                Cell(f"{len(report.findings)} findings", "bold red"), f" in {report.runs} runs, {report.facts} facts"
+            )
+        else:
+            out.line(Cell("all good", "green"), f": {report.runs} runs, {report.facts} facts")
+        return Exit.FINDING if report.findings else Exit.OK
+
+    return with_client(locate(app, store), work)

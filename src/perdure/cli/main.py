@@ -1,0 +1,149 @@
+"""The entry point `perdure`: builds the commands, runs one, and turns every error into a message and an exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import typer
+
+from perdure.cli.commands import (
+    cancel,
+    doctor,
+    explain,
+    gc,
+    hold,
+    init,
+    journal,
+    listing,
+    release,
+    resolve,
+    retry,
+    run,
+    scenario,
+    show,
+    submit,
+    verify,
+    version,
+    watch,
+)
+from perdure.cli.exits import MEANINGS, Exit
+from perdure.cli.problems import Report, one_line, report
+
+Command: TypeAlias = Callable[..., int]
+
+COMMANDS: dict[str, dict[str, Command]] = {
+    "Begin": {"init": init.init, "doctor": doctor.doctor, "version": version.version},
+    "Work": {"run": run.run, "submit": submit.submit},
+    "Look": {
+        "list": listing.list_runs,
+        "show": show.show,
+        "watch": watch.watch,
+        "explain": explain.explain,
+        "journal": journal.journal,
+        "verify": verify.verify,
+    },
+    "Operate": {
+        "cancel": cancel.cancel,
+        "hold": hold.hold,
+        "release": release.release,
+        "retry": retry.retry,
+        "resolve": resolve.resolve,
+        "gc": gc.gc,
+    },
+    "Prove": {"scenario": scenario.scenario},
+}
+"""All commands in the order in which a newcomer needs them."""
+
+ABOUT = """Durable pipelines in plain Python: run, watch and explain them.
+
+Run `perdure init` in an empty folder to begin. Most commands find your application by themselves where
+`app = "module:name"` stands under [tool.perdure] in pyproject.toml, and otherwise take it from --app or PERDURE_APP;
+commands that only look or operate are content with --store or PERDURE_STORE. Arguments come before PERDURE_*
+variables, and those before pyproject.toml. With --json every command answers in JSON, and says errors as JSON on
+stderr. PERDURE_DEBUG=1 shows the traceback of any error.
+"""
+
+
+def epilog() -> str:
+    """The exit codes, as the end of `perdure --help`."""
+    return "\n".join(["\b", "Exit codes:", *(f"  {int(code):>3}  {meaning}" for code, meaning in MEANINGS.items())])
+
+
+def build() -> typer.Typer:
+    """The command line as typer sees it."""
+    app = typer.Typer(
+        name="perdure",
+        help=ABOUT,
+        epilog=epilog(),
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    app.callback()(_root)
+    for commands in COMMANDS.values():
+        for name, command in commands.items():
+            app.command(name)(command)
+    return app
+
+
+def _root() -> None:
+    """Nothing before the command: it exists so that a single command would still be a command."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: the arguments after the program's name; those of the process by default.
+
+    Returns:
+        The exit code; what every one means stands in `exits.py`.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        command = typer.main.get_command(build())
+        answer: object = command.main(args=arguments, prog_name="perdure", standalone_mode=False)
+        return answer if isinstance(answer, int) else Exit.OK
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else Exit.BUG
+    except (KeyboardInterrupt, typer.Abort):
+        return Exit.INTERRUPTED
+    except Exception as error:
+        return _failed(error, as_json="--json" in arguments)
+
+
+def _failed(error: Exception, *, as_json: bool) -> int:
+    if os.environ.get("PERDURE_DEBUG", "") not in {"", "0"}:
+        traceback.print_exc()
+    known = report(error)
+    if known is None:
+        _bug(error)
+        return Exit.BUG
+    _say(known, as_json=as_json)
+    return known.code
+
+
+def _say(known: Report, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(known.json(), ensure_ascii=False), file=sys.stderr)
+        return
+    for line in known.lines():
+        print(line, file=sys.stderr)
+
+
+def _bug(error: Exception) -> None:
+    print(
+        f"error: perdure failed in a way it should not: {type(error).__name__}: {one_line(str(error))}", file=sys.stderr
+    )
+    print("hint: please report this, with the traceback:", file=sys.stderr)
+    traceback.print_exception(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

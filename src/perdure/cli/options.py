@@ -1,0 +1,60 @@
+"""Options that several commands share, so that one word means one thing everywhere."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import typer
+
+AppOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--app",
+        metavar="MODULE:APP",
+        help="The application, like payouts:app or payouts.py:app [PERDURE_APP, or app under \\[tool.perdure]].",
+    ),
+]
+StoreOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help="The store, like sqlite:///payouts.db; default: that of the application [PERDURE_STORE].",
+    ),
+]
+JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Answer in JSON, one value a line.")]
+RunArgument: TypeAlias = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="A run id, its first 6 or more characters, or `last`.", show_default=False),
+]
+ActorOption: TypeAlias = Annotated[
+    str | None, typer.Option("--actor", metavar="WHO", help="Who asks, for the journal; default: you, here.")
+]
+NoteOption: TypeAlias = Annotated[str, typer.Option("--note", metavar="TEXT", help="Why, for the journal.")]
+TimeoutOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--timeout", metavar="DURATION", help="Stop waiting after this long, with exit code 1."),
+]
+PipelineOption: TypeAlias = Annotated[
+    str | None, typer.Option("--pipeline", "-p", metavar="ID", help="Only runs of this pipeline.")
+]
+TenantOption: TypeAlias = Annotated[
+    str | None, typer.Option("--tenant", metavar="NAME", help="Only runs of this tenant.")
+]
+ResourceOption: TypeAlias = Annotated[
+    str | None, typer.Option("--resource", metavar="NAME", help="Only runs about this resource.")
+]
+
+
+def who(actor: str | None) -> str:
+    """The actor of a fact that this command causes: as given, else `user@machine` [M-16]."""
+    if actor is not None:
+        return actor
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a user id without a name, as in some containers
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,255 @@
+"""Runs and facts as rows, lines and JSON; pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from perdure.cli.looks import status_cell
+from perdure.cli.tables import Cell, Table
+from perdure.cli.times import ago, iso_local, iso_utc, when
+from perdure.core.facts import Failure, OutcomeCommitted, RunFailed, RunSubmitted, RunSucceeded
+
+if TYPE_CHECKING:
+    from perdure.runtime.client import RecordedFact, RunInfo
+
+TERMINAL = frozenset({"succeeded", "failed", "canceled"})
+LISTS = ("in_doubt", "half_unwound", "uncompensated", "unavailable")
+"""The lists of U-9, in the order in which they are always shown."""
+
+
+def info_json(info: RunInfo) -> dict[str, object]:
+    """A run for programs."""
+    return {
+        "run_id": info.run_id,
+        "pipeline": info.pipeline,
+        "tenant": info.tenant,
+        "resource": info.resource,
+        "status": info.status,
+        "step": info.step or None,
+        "reason": info.reason or None,
+        "canceling": info.canceling,
+        "generation": info.generation or None,
+        "worker": info.worker or None,
+        "submitted_at": iso_utc(info.submitted_us),
+        "due_at": iso_utc(info.due_us),
+        "ended_at": iso_utc(info.ended_us),
+    }
+
+
+def status_words(info: RunInfo, now_us: int) -> str:
+    """The status, and what makes it special."""
+    words = [info.status]
+    if info.canceling and info.status not in TERMINAL:
+        words.append("canceling")
+    if info.status == "ready" and info.due_us is not None and info.due_us > now_us:
+        words.append(ago(info.due_us, now_us))
+    return ", ".join(words)
+
+
+def runs_table(infos: Sequence[RunInfo], now_us: int) -> Table:
+    """Runs, one a row."""
+    table = Table(
+        ["run", "pipeline", "resource", "status", "step", "reason", "submitted", "age"], right=frozenset({"age"})
+    )
+    for info in infos:
+        style = status_cell(info.status)
+        table.add(
+            info.run_id,
+            info.pipeline,
+            "" if info.resource == info.run_id else info.resource,
+            Cell(status_words(info, now_us), style.style),
+            info.step,
+            info.reason,
+            iso_local(info.submitted_us),
+            Cell(ago(info.submitted_us, now_us), "dim"),
+        )
+    return table
+
+
+def counts_line(counts: Mapping[tuple[str, str], int], order: Sequence[str]) -> list[str | Cell]:
+    """`3 running, 2 held`: all pipelines together, in the order given."""
+    totals: dict[str, int] = {}
+    for (_, status), number in counts.items():
+        totals[status] = totals.get(status, 0) + number
+    parts: list[str | Cell] = []
+    for status in order:
+        if totals.get(status):
+            parts += [", " if parts else "", str(totals[status]), " ", status_cell(status)]
+    return parts or ["no runs"]
+
+
+def json_of(raw: bytes) -> object:
+    """Stored JSON as plain values."""
+    value: object = json.loads(raw)
+    return value
+
+
+def failure_json(failure: Failure) -> dict[str, object]:
+    """A failure for programs."""
+    return {
+        "step": failure.step,
+        "phase": failure.phase,
+        "attempt": failure.attempt or None,
+        "at": iso_utc(failure.at_us or None),
+        "kind": failure.kind,
+        "reason": failure.reason,
+        "error": failure.error or None,
+        "message": failure.message,
+    }
+
+
+def failure_words(failure: Failure) -> str:
+    """A failure in a line: where, what kind, and what it said."""
+    where = failure.step + (" (unwind)" if failure.phase == "unwind" else "")
+    attempt = f", attempt {failure.attempt}" if failure.attempt else ""
+    error = f"{failure.error}: " if failure.error else ""
+    return f"{where}{attempt}: {error}{failure.message} [{failure.kind}, {failure.reason}]"
+
+
+class RunStory:
+    """What `show` tells of a run beyond its index row, read off its facts.
+
+    Attributes:
+        submitted: the first fact; None only for a journal that cannot be read.
+        output: the output, encoded; None before the outcome is decided.
+        ended: the terminal fact, if there is one.
+        last_failure: of the newest attempt that did not succeed.
+        attempts: number of attempts reserved.
+    """
+
+    def __init__(self, facts: Sequence[RecordedFact]) -> None:
+        self.facts = len(facts)
+        self.submitted: RunSubmitted | None = None
+        self.output: bytes | None = None
+        self.ended: RunSucceeded | RunFailed | None = None
+        self.last_failure: Failure | None = None
+        self.attempts = 0
+        for recorded in facts:
+            fact = recorded.fact
+            if isinstance(fact, RunSubmitted):
+                self.submitted = fact
+            elif isinstance(fact, OutcomeCommitted):
+                self.output = bytes(fact.output)
+            elif isinstance(fact, RunSucceeded | RunFailed):
+                self.ended = fact
+            else:
+                self.attempts += type(fact).__name__ == "OperationReserved"
+                self.last_failure = getattr(fact, "failure", None) or self.last_failure
+
+    def json(self) -> dict[str, object]:
+        """For programs."""
+        submitted, ended = self.submitted, self.ended
+        failed = ended if isinstance(ended, RunFailed) else None
+        return {
+            "input": None if submitted is None else json_of(bytes(submitted.input)),
+            "annotations": {} if submitted is None else submitted.annotations,
+            "start_at": iso_utc((submitted.start_at_us or None) if submitted else None),
+            "deadline_at": iso_utc((submitted.deadline_us or None) if submitted else None),
+            "actor": (submitted.actor or None) if submitted else None,
+            "facts": self.facts,
+            "attempts": self.attempts,
+            "output": None if self.output is None else json_of(self.output),
+            "failure": None if failed is None else failure_json(failed.failure),
+            "unwind_failures": [] if failed is None else [failure_json(f) for f in failed.unwind_failures],
+            "last_failure": None if self.last_failure is None else failure_json(self.last_failure),
+            **{name: list(getattr(ended, name, ())) for name in LISTS},
+        }
+
+    def rows(self, now_us: int) -> list[tuple[str, str | Cell]]:
+        """For people: names and values, only those that say something."""
+        rows: list[tuple[str, str | Cell]] = []
+        if self.submitted is not None:
+            rows += self._submitted_rows(self.submitted, now_us)
+        rows.append(("journal", f"{self.facts} facts, {self.attempts} attempts"))
+        if self.last_failure is not None and self.ended is None:
+            rows.append(("last failure", Cell(failure_words(self.last_failure), "yellow")))
+        if self.output is not None and self.output != b"null":
+            rows.append(("output", compact(self.output)))
+        if isinstance(self.ended, RunFailed):
+            rows.append(("failure", Cell(failure_words(self.ended.failure), "red")))
+            rows += [("unwind failure", Cell(failure_words(f), "red")) for f in self.ended.unwind_failures]
+        for name in LISTS:
+            steps: tuple[str, ...] = getattr(self.ended, name, ())
+            if steps:
+                rows.append((name.replace("_", " "), Cell(", ".join(steps), "yellow")))
+        return rows
+
+    def _submitted_rows(self, fact: RunSubmitted, now_us: int) -> list[tuple[str, str | Cell]]:
+        rows: list[tuple[str, str | Cell]] = [("input", compact(bytes(fact.input)))]
+        if fact.start_at_us:
+            rows.append(("not before", when(fact.start_at_us, now_us)))
+        if fact.deadline_us:
+            rows.append(("deadline", when(fact.deadline_us, now_us)))
+        if fact.actor:
+            rows.append(("submitted by", fact.actor))
+        rows += [("annotation", f"{key}={value}") for key, value in sorted(fact.annotations.items())]
+        return rows
+
+
+def compact(raw: bytes, limit: int = 2_000) -> str:
+    """Stored JSON on one line, cut where it is longer than a screen."""
+    text = raw.decode("utf-8", "replace")
+    return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters; `--json` shows all)"
+
+
+def fact_json(recorded: RecordedFact) -> dict[str, object]:
+    """A fact for programs: sequence number, time, and the fact under its wire name."""
+    return {"seq": recorded.seq, "at": iso_utc(recorded.at_us), **_fields(recorded)}
+
+
+def _fields(recorded: RecordedFact) -> dict[str, object]:
+    fields: dict[str, object] = json.loads(msgspec.json.encode(recorded.fact))
+    return fields
+
+
+_QUIET = frozenset({"fact", "step", "attempt", "phase", "input_digest"})
+
+
+def facts_table(facts: Sequence[RecordedFact], now_us: int) -> Table:
+    """Facts, one a row, with what is special about each in words."""
+    table = Table(["seq", "time", "age", "fact", "step", "details"], right=frozenset({"seq", "age"}))
+    for recorded in facts:
+        fields = _fields(recorded)
+        step = str(fields.get("step", ""))
+        table.add(
+            str(recorded.seq),
+            iso_local(recorded.at_us),
+            Cell(ago(recorded.at_us, now_us), "dim"),
+            Cell(str(fields["fact"]), fact_style(str(fields["fact"]))),
+            step if fields.get("phase", "forward") == "forward" else f"{step} (unwind)",
+            fact_details(fields, now_us),
+        )
+    return table
+
+
+def fact_style(name: str) -> str:
+    """Colour of a fact: what went well, what did not, what an operator did."""
+    if name.endswith("Succeeded"):
+        return "green"
+    if name.endswith(("Failed", "RetryScheduled")):
+        return "red"
+    return "yellow" if name in {"RunCancelRequested", "RunHeld", "RunReleased", "OperationResolved"} else ""
+
+
+def fact_details(fields: Mapping[str, object], now_us: int) -> str:
+    """The fields of a fact that its other columns do not show, as `name=value`."""
+    parts: list[str] = []
+    if fields.get("attempt"):
+        parts.append(f"attempt {fields['attempt']}")
+    for name, value in fields.items():
+        if name in _QUIET:
+            continue
+        if name.endswith("_us") and isinstance(value, int):
+            parts.append(f"{name.removesuffix('_us')}={when(value, now_us)}")
+        elif name == "failure" and isinstance(value, dict):
+            parts.append(failure_words(msgspec.convert(value, Failure)))
+        elif isinstance(value, str):
+            parts.append(f"{name}={value}")
+        else:
+            parts.append(f"{name}={json.dumps(value, ensure_ascii=False, separators=(',', ':'))}")
+    text = "; ".join(parts)
+    return text if len(text) <= 400 else f"{text[:400]}..."
