@@ -10,9 +10,15 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
+
+import typer
 
 import perdure
+import perdure.errors
+from perdure.cli.exits import MEANINGS
+from perdure.cli.main import ABOUT, COMMANDS, build
+from perdure.errors import PerdureError
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 NOTE = "<!-- Written by `python -m tools.reference`; edit the docstrings instead. -->"
@@ -39,40 +45,78 @@ def main(arguments: list[str]) -> int:
 # --- the API
 
 
+GROUPS = {
+    "Define": ("Pipeline", "step", "retired", "optional", "nothing", "Retry", "Fail", "FailureDetail"),
+    "Inside a handler": ("Invocation", "UnwindInvocation", "PureInvocation", "FailedInvocation"),
+    "Run": ("App", "Engine", "Client", "Run", "RunInfo"),
+    "Results": ("Result", "Succeeded", "Failed", "Canceled"),
+}
+"""Names in the order of a reader's need; what is exported and not listed comes after them, errors last."""
+
+CONSTRUCTED = {"App", "Fail", "Pipeline", "Retry"}
+"""Classes that users make objects of; the others are given to them."""
+
+
 def api_page() -> str:
-    """Everything `perdure` exports, in the order of its `__all__`."""
-    lines = ["# The Python API", "", NOTE, "", "Everything here is imported from `perdure`.", ""]
-    for name in perdure.__all__:
-        if not name.startswith("__"):
-            lines += entry(name, getattr(perdure, name))
+    """Everything `perdure` exports."""
+    lines = ["# The Python API", "", NOTE, "", "Everything here is imported from `perdure`."]
+    exported = {name: cast("object", getattr(perdure, name)) for name in perdure.__all__ if not name.startswith("__")}
+    groups = {heading: [name for name in names if name in exported] for heading, names in GROUPS.items()}
+    listed = {name for names in groups.values() for name in names}
+    errors = [n for n, v in exported.items() if inspect.isclass(v) and issubclass(v, PerdureError)]
+    groups["More"] = [name for name in exported if name not in listed and name not in errors]
+    groups["Errors"] = errors
+    for heading, names in groups.items():
+        lines += ["", f"## {heading}", ""]
+        if heading == "Errors":
+            lines += list(prose(inspect.cleandoc(perdure.errors.__doc__ or "")))
+        for name in names:
+            lines += entry(name, exported[name])
     return finished(lines)
 
 
 def entry(name: str, thing: object) -> Iterator[str]:
     """One exported name: heading, signature, docstring, members."""
-    yield from (f"## {name}", "")
+    yield from (f"### {name}", "")
     if inspect.isclass(thing):
-        if not issubclass(thing, BaseException):
-            yield from signature(name, thing)
-        yield from prose(inspect.cleandoc(thing.__doc__ or ""))
-        for member, value in vars(thing).items():
-            if not member.startswith("_"):
-                yield from entry_of_member(name, member, value)
-    elif callable(thing):
+        yield from class_entry(name, thing)
+    elif inspect.isfunction(thing):
         yield from signature(name, thing)
         yield from prose(inspect.getdoc(thing) or "")
     else:
-        yield from (f"`{name} = {str(thing).replace('typing.', '')}`", "")
+        yield from (f"`{name} = {annotation(str(thing))}`", "")
+
+
+def class_entry(name: str, thing: type) -> Iterator[str]:
+    """A class with what it has from bases that are not public."""
+    if name in CONSTRUCTED:
+        yield from signature(name, thing)
+    if not (thing.__doc__ or "").startswith(f"{name}("):  # what dataclasses write themselves says nothing
+        yield from prose(inspect.cleandoc(thing.__doc__ or ""))
+    constructor: object = vars(thing).get("__init__")
+    if name in CONSTRUCTED and inspect.isfunction(constructor):
+        yield from prose(inspect.cleandoc(constructor.__doc__ or "").partition("\n")[2].strip())
+    silent: list[str] = []
+    for base in (thing, *(base for base in thing.__mro__[1:] if base.__name__.startswith("_"))):
+        if base is not thing:
+            yield from prose(inspect.cleandoc(base.__doc__ or "").partition("\n")[2].strip())
+        for member, value in cast("dict[str, object]", dict(vars(base))).items():
+            if isinstance(value, property) and not member.startswith("_") and not value.__doc__:
+                silent.append(member)
+            elif not member.startswith("_"):
+                yield from entry_of_member(name, member, value)
+    if silent:
+        yield from ("Also " + ", ".join(f"`{member}`" for member in silent) + ".", "")
 
 
 def entry_of_member(owner: str, name: str, value: object) -> Iterator[str]:
     """A public method or property of a class; nothing for anything else."""
+    function = cast("object", getattr(value, "__func__", value))  # of a static or class method
     if isinstance(value, property):
-        yield from (f"### {owner}.{name}", "")
+        yield from (f"#### {owner}.{name}", "")
         yield from prose(inspect.getdoc(value) or "")
-    elif isinstance(value, (staticmethod, classmethod)) or inspect.isfunction(value):
-        function = cast("Callable[..., object]", getattr(value, "__func__", value))
-        yield from (f"### {owner}.{name}", "")
+    elif inspect.isfunction(function):
+        yield from (f"#### {owner}.{name}", "")
         yield from signature(f"{owner}.{name}", function)
         yield from prose(inspect.getdoc(function) or "")
 
@@ -106,22 +150,24 @@ def signature(name: str, thing: Callable[..., object]) -> Iterator[str]:
     yield from ("```", "")
 
 
+STARS = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}
+
+
 def shown(parameter: inspect.Parameter) -> str:
     """A parameter as it would be written."""
-    star = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
-    text = star + parameter.name
+    text = STARS.get(parameter.kind.name, "") + parameter.name
     if parameter.annotation is not inspect.Parameter.empty:
         text += f": {annotation(parameter.annotation)}"
     if parameter.default is not inspect.Parameter.empty:
         default = repr(parameter.default)
-        text += " = " + ("..." if default.startswith("<") or default == "Ellipsis" else default)
+        text += " = " + ("..." if default.startswith("<") or default == "Ellipsis" or len(default) > 40 else default)
     return text
 
 
 def annotation(value: object) -> str:
     """An annotation without quotes and without module names."""
-    text = value if isinstance(value, str) else inspect.formatannotation(value)
-    return re.sub(r"\b(?:typing|collections\.abc|datetime|perdure(?:\.\w+)*)\.(?=\w)", "", text)
+    text = value if isinstance(value, str) else str(inspect.formatannotation(value))
+    return str(re.sub(r"\b(?:typing|collections\.abc|datetime|perdure(?:\.\w+)*)\.(?=\w)", "", text))
 
 
 def prose(docstring: str) -> Iterator[str]:
@@ -149,10 +195,36 @@ def prose(docstring: str) -> Iterator[str]:
 
 
 def cli_page() -> str:
-    """Every command with its arguments and options, and the exit codes."""
-    from perdure.cli import reference  # the page's contents belong to the command line
+    """Every command with its own help, and the exit codes."""
+    group = cast("HelpGroup", typer.main.get_command(build()))
+    lines = ["# The command line", "", NOTE, "", inspect.cleandoc(ABOUT), ""]
+    for heading, names in COMMANDS.items():
+        lines += [f"## {heading}", ""]
+        for name in names:
+            lines += [f"### perdure {name}", "", "```text", *help_of(group.commands[name], name), "```", ""]
+    lines += ["## Exit codes", "", "| code | meaning |", "|---|---|"]
+    lines += [f"| {int(code)} | {meaning} |" for code, meaning in MEANINGS.items()]
+    return finished(lines)
 
-    return finished(["# The command line", "", NOTE, "", *reference.lines()])
+
+class HelpCommand(Protocol):
+    """What is needed of a command; typer brings its own copy of click, whose types are private."""
+
+    context_class: Callable[..., object]
+
+    def get_help(self, ctx: object) -> str: ...
+
+
+class HelpGroup(Protocol):
+    """A command of commands."""
+
+    commands: dict[str, HelpCommand]
+
+
+def help_of(command: HelpCommand, name: str) -> list[str]:
+    """The help as on a terminal 100 columns wide."""
+    context = command.context_class(command, info_name=f"perdure {name}", terminal_width=100, max_content_width=100)
+    return command.get_help(context).splitlines()
 
 
 def finished(lines: list[str]) -> str:
