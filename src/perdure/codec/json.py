@@ -7,7 +7,7 @@ import functools
 import hashlib
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import inspect
@@ -40,11 +40,12 @@ class Codec(Generic[T]):
 
     def __init__(self, type: TypeForm[T]) -> None:
         self.type = type
+        wire_type = _wire_type(type)
         compiler = Compiler()
         try:
-            self._info = inspect.type_info(_wire_type(type))
+            self._info = inspect.type_info(wire_type)
             shape = compiler.compile(self._info)
-            self._decode = msgspec.json.Decoder(cast(Any, _wire_type(type))).decode
+            self._decode = msgspec.json.Decoder(wire_type).decode
         except UnsupportedType as error:
             raise DefinitionError(f"{type_name(type)} cannot be a payload: {error}") from None
         except (TypeError, NameError, AttributeError, ValueError, RecursionError) as error:
@@ -134,10 +135,16 @@ def codec_for(type: TypeForm[T]) -> Codec[T]:
     Raises:
         DefinitionError: values of this type cannot be payloads; names the part that cannot.
     """
+    return cast("Codec[T]", codec_of(type))
+
+
+def codec_of(type: object) -> Codec[Any]:
+    """As `codec_for`, of a type that was found at run time, in an annotation."""
+    found: Any = type
     try:
-        return cast("Codec[T]", _cached(type, _fingerprint(type)))
+        return _cached(found, _fingerprint(found))
     except TypeError:  # a type form that cannot be hashed
-        return Codec(type)
+        return Codec(found)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -218,6 +225,3 @@ def too_large(step: str, size: int, limit: int) -> PayloadError:
         limit: the greatest size allowed, bytes.
     """
     return PayloadError("$", f"the payload of {step!r} has {size:,} bytes, over the limit of {limit:,} bytes")
-
-
-__all__ = ["Codec", "Encoded", "Literal", "codec_for", "too_large", "type_name"]

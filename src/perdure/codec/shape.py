@@ -19,7 +19,7 @@ from typing import Any, TypeAlias, get_origin
 import msgspec
 from msgspec import inspect
 
-from perdure.codec.zoned import Misfit, needs_zoned_form
+from perdure.codec.zoned import Misfit, kind_of, needs_zoned_form
 
 Check: TypeAlias = Callable[[Any], bool | None]
 """Raises `Misfit`; true if a datetime inside needs the form of `zoned.py`."""
@@ -109,25 +109,25 @@ def check_time(value: object) -> None:
         raise Misfit("the fold of a time would be lost; use a datetime")
 
 
-def check_plain(value: object) -> None:
+def check_plain(value: Any) -> None:
     """Where nothing is declared only what JSON itself can tell apart is exact."""
-    kind = type(value)
+    kind = kind_of(value)
     if kind is str or kind is int or kind is bool or value is None:
         return
-    if type(value) is float:
+    if kind is float:
         check_float(value)
-    elif type(value) is list:
-        for index, item in enumerate(value):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    elif kind is list:
+        for index, item in enumerate(value):
             try:
-                check_plain(item)  # pyright: ignore[reportUnknownArgumentType]
+                check_plain(item)
             except Misfit as misfit:
                 raise misfit.within(f"[{index}]") from None
-    elif type(value) is dict:
-        for key, item in value.items():  # pyright: ignore[reportUnknownVariableType]
-            if type(key) is not str:  # pyright: ignore[reportUnknownArgumentType]
-                raise Misfit(f"a key of type {type(key).__name__} would come back as str; declare the dict's type")  # pyright: ignore[reportUnknownArgumentType]
+    elif kind is dict:
+        for key, item in value.items():
+            if type(key) is not str:
+                raise Misfit(f"a key of type {type(key).__name__} would come back as str; declare the dict's type")
             try:
-                check_plain(item)  # pyright: ignore[reportUnknownArgumentType]
+                check_plain(item)
             except Misfit as misfit:
                 raise misfit.within(field_path(key)) from None
     else:
@@ -225,7 +225,8 @@ class Compiler:
         item_exact, check_item = item.exact, item.check
 
         def check(value: Any) -> bool:
-            if type(value) is not kind:
+            found = kind_of(value)
+            if found is not kind:
                 raise expected(kind.__name__, value)
             if item_exact and item_exact.issuperset(map(type, value)):
                 return False
@@ -249,7 +250,8 @@ class Compiler:
         item = self.compile(info.value_type)
 
         def check(value: Any) -> bool:
-            if type(value) is not dict:
+            found = kind_of(value)
+            if found is not dict:
                 raise expected("dict", value)
             special = False
             for name, each in value.items():
@@ -273,7 +275,8 @@ class Compiler:
         required = frozenset(field.name for field in info.fields if field.required)
 
         def check(value: Any) -> bool:
-            if type(value) is not dict:
+            found = kind_of(value)
+            if found is not dict:
                 raise expected("dict", value)
             if not required <= value.keys():
                 raise Misfit(f"the key {min(required - value.keys())!r} is missing")
@@ -293,13 +296,13 @@ class Compiler:
         return shape
 
     def _object(self, info: inspect.NamedTupleType | inspect.DataclassType | inspect.StructType) -> Shape:
-        cls: type = get_origin(info.cls) or info.cls
+        cls: type[Any] = get_origin(info.cls) or info.cls
         shape = self._known[id(info)] = Shape(check_plain, (cls,))
         self.by_decoding |= hasattr(cls, "__post_init__") or hasattr(cls, "__attrs_attrs__")
         names = tuple(field.name for field in info.fields)
         shapes = tuple(self._field(cls, field) for field in info.fields)
         may_be_unset = tuple(
-            not f.required and f.default is inspect.NODEFAULT and f.default_factory is inspect.NODEFAULT
+            not f.required and f.default is msgspec.NODEFAULT and f.default_factory is msgspec.NODEFAULT
             for f in info.fields
         )
         accepted: set[tuple[type, ...]] = set()  # types of fields, seen to need no further look
@@ -313,7 +316,8 @@ class Compiler:
         fields = tuple(zip(names, shapes, may_be_unset, strict=True))
 
         def check(value: Any) -> bool:
-            if type(value) is not cls:
+            found = kind_of(value)
+            if found is not cls:
                 if isinstance(value, cls):
                     raise Misfit(f"a {type(value).__name__} would come back as {cls.__name__}; declare a tagged union")
                 raise expected(cls.__name__, value)
@@ -361,7 +365,8 @@ def _literal(values: tuple[object, ...]) -> Shape:
 
 def _fixed_tuple(items: tuple[Shape, ...]) -> Shape:
     def check(value: Any) -> bool:
-        if type(value) is not tuple:
+        found = kind_of(value)
+        if found is not tuple:
             raise expected("tuple", value)
         if len(value) != len(items):
             raise Misfit(f"expected a tuple of {len(items)}, got {len(value)}")

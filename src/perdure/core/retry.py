@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 from perdure.core.durations import Duration, duration_us
 from perdure.core.facts import Phase
@@ -137,7 +137,7 @@ def _check_never(value: object) -> tuple[type[BaseException], ...]:
     if not isinstance(value, (tuple, list)):
         raise DefinitionError(f"Retry(never=...) must be a tuple of exception types, not {value!r}")
     types: list[type[BaseException]] = []
-    for entry in value:  # pyright: ignore[reportUnknownVariableType]  # what an author without a type checker wrote
+    for entry in cast("tuple[object, ...]", value):
         if not (isinstance(entry, type) and issubclass(entry, BaseException)):
             raise DefinitionError(f"Retry(never=...) must hold exception types, not {entry!r}")
         types.append(entry)

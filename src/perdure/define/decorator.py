@@ -5,10 +5,13 @@ fixes the state's type. Each returned decorator has two overloads, coroutine fir
 lets mypy infer `Never`.
 """
 
+# The second overload also matches a coroutine, which is why it comes second.
+# mypy: disable-error-code="overload-overlap"
+
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Generic, TypeAlias, TypeVar, overload
+from typing import Any, Generic, TypeAlias, TypeVar, cast, overload
 
 from perdure.core.durations import Duration, duration_us
 from perdure.core.retry import Retry
@@ -39,7 +42,7 @@ class _Options:
         if isinstance(handler, AnyStep):
             raise DefinitionError(f"{where}: the handler is a step already")
         is_async = check_handler(where, handler, 1)
-        kind = AsyncStep if is_async else SyncStep
+        kind: type[AsyncStep[Any, Any, Any] | SyncStep[Any, Any, Any]] = AsyncStep if is_async else SyncStep
         return kind(handler=handler, is_async=is_async, **self._checked)
 
 
@@ -48,10 +51,8 @@ class Plain(_Options):
 
     __slots__ = ()
 
-    @overload  # mypy: the second overload also matches a coroutine, which is why it comes second
-    def __call__(  # type: ignore[overload-overlap]
-        self, handler: Callable[[Invocation[In, D]], Coroutine[Any, Any, S]], /
-    ) -> AsyncStep[In, D, S]: ...
+    @overload
+    def __call__(self, handler: Callable[[Invocation[In, D]], Coroutine[Any, Any, S]], /) -> AsyncStep[In, D, S]: ...
     @overload
     def __call__(self, handler: Callable[[Invocation[In, D]], S], /) -> SyncStep[In, D, S]: ...
     def __call__(self, handler: Callable[..., object], /) -> AnyStep[Any, Any]:
@@ -64,7 +65,7 @@ class When(_Options, Generic[In, D]):
     __slots__ = ()
 
     @overload
-    def __call__(  # type: ignore[overload-overlap]  # as in `Plain`
+    def __call__(  # pyright: ignore[reportOverlappingOverload]  # as mypy, above
         self: When[In, D], handler: Callable[[Invocation[In, D]], Coroutine[Any, Any, S]], /
     ) -> AsyncStep[In, D, S]: ...
     @overload
@@ -79,7 +80,7 @@ class Stateful(_Options, Generic[In, D, S]):
     __slots__ = ()
 
     @overload
-    def __call__(  # type: ignore[overload-overlap]  # as in `Plain`
+    def __call__(
         self: Stateful[In, D, S], handler: Callable[[Invocation[In, D]], Coroutine[Any, Any, S]], /
     ) -> AsyncStep[In, D, S]: ...
     @overload
@@ -213,7 +214,7 @@ def _check_needs(where: str, id: str, needs: object) -> tuple[Need, ...]:
     if isinstance(needs, Need) or not isinstance(needs, Sequence) or isinstance(needs, str):
         raise DefinitionError(f"{where}: needs must be a tuple of steps, not {needs!r}; a tuple of one ends in a comma")
     found: dict[str, Need] = {}
-    for need in needs:  # pyright: ignore[reportUnknownVariableType]
+    for need in cast("Sequence[object]", needs):
         if not isinstance(need, (AnyStep, Optional)):
             raise DefinitionError(f"{where}: needs must hold steps, not {need!r}")
         if need.id == id:

@@ -100,22 +100,23 @@ def return_type(where: str, function: AnyFunction) -> object:
     return found
 
 
-def name_of(function: object) -> str:
+def name_of(function: Any) -> str:
     """A function as an author knows it."""
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None)
-    if name is None and isinstance(function, functools.partial):
-        name = f"partial of {name_of(function.func)}"  # pyright: ignore[reportUnknownMemberType]
+    is_partial = isinstance(function, functools.partial)
+    if name is None and is_partial:
+        name = f"partial of {name_of(function.func)}"
     return str(name if name is not None else type(function).__qualname__).replace("<locals>.", "")
 
 
-def _innermost(where: str, function: object) -> Any:
+def _innermost(where: str, function: Any) -> Any:
     """The function that decides how a call behaves: that of a partial, of a method, of an object with `__call__`."""
     while isinstance(function, functools.partial):
-        function = function.func  # pyright: ignore[reportUnknownMemberType]
+        function = function.func
     if isinstance(function, type) or not callable(function):
         raise DefinitionError(f"{where}: expected a function, got {function!r}"[:300])
     if not hasattr(function, "__code__") and not hasattr(function, "__func__"):
-        call = getattr(type(function), "__call__", None)
+        call = getattr(type(function), "__call__", None)  # noqa: B004  # its function is wanted
         return call if hasattr(call, "__code__") else function
     return getattr(function, "__func__", function)
 

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, overload
 
-from perdure.codec.json import Codec, Encoded, codec_for
+from perdure.codec.json import Codec, Encoded, codec_of
 from perdure.core.facts import Failure, Phase, RunFailed
 from perdure.define.functions import AnyFunction, name_of, return_type
 from perdure.define.names import name_problem
@@ -254,7 +254,7 @@ class Invocation(Generic[In_co, D_co]):
         if problem is not None:
             raise self._broken(UnusableMemo(f"a memo of {self._reader()} {problem}: {ascii(name)[:80]}"))
         try:
-            return codec_for(type) if type is not _UNREAD else _codec_of_function(function)
+            return codec_of(type) if type is not _UNREAD else _codec_of_function(function)
         except DefinitionError as error:
             raise self._broken(UnusableMemo(f"memo {name!r} of {self._reader()}: {error}")) from error
 
@@ -377,5 +377,5 @@ def _codec_of_function(function: AnyFunction) -> Codec[Any]:
         found = return_type("memo", inner)
         if found is inspect.Signature.empty:
             raise DefinitionError(f"{name_of(inner)} has no return annotation; pass `type=`, or annotate it")
-        codec = _codecs_by_code[code] = codec_for(found)
+        codec = _codecs_by_code[code] = codec_of(found)
     return codec

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import typing
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.codec.json import Codec, codec_for
+from perdure.codec.json import Codec, codec_of
 from perdure.define.functions import AnyFunction, check_pure, name_of, return_type
 from perdure.errors import DefinitionError
 
@@ -32,7 +33,7 @@ def output_codec(where: str, function: AnyFunction, input_codec: Codec[Any]) -> 
     if found is inspect.Signature.empty:
         return _probed(where, function, input_codec)
     try:
-        return codec_for(found)
+        return codec_of(found)
     except DefinitionError as error:
         raise DefinitionError(f"{where}: its {error}") from error
 
@@ -44,7 +45,7 @@ def _probed(where: str, function: AnyFunction, input_codec: Codec[Any]) -> Codec
     except Exception:
         found = probe
     if found is None:
-        return codec_for(None)
+        return codec_of(None)
     if isinstance(found, _Token):
         return found.codec
     raise DefinitionError(
@@ -74,4 +75,6 @@ class _Probe:
         return _Token(step.codec)
 
     def get(self, step: AnyStep[Any, Any], default: object = None) -> object:
-        return _Token(codec_for(step.codec.type | None)) if default is None else self
+        if default is not None:
+            return self
+        return _Token(codec_of(typing.Union[step.codec.type, None]))  # noqa: UP007  # a type form may lack `|`

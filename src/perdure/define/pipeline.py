@@ -6,9 +6,9 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast, overload
 
-from perdure.codec.json import Codec, codec_for
+from perdure.codec.json import Codec, codec_of
 from perdure.core.durations import Duration
 from perdure.core.facts import Failure, SlotMode
 from perdure.core.retry import Retry
@@ -96,7 +96,7 @@ class Pipeline(Generic[In, D_contra, Out_co]):
         self.failure_output_codec: Codec[Any] = (
             output_codec(f"{where}: failure_output", failure_output, self.input_codec)
             if failure_output is not None
-            else codec_for(None)
+            else codec_of(None)
         )
         if resource is not None:
             check_pure(f"{where}: resource", resource, named=False)
@@ -111,12 +111,12 @@ class Pipeline(Generic[In, D_contra, Out_co]):
         self.timeout_s = check_timeout(where, timeout)
 
     @overload
-    def bind(self: Pipeline[In, object, Out_co]) -> Bound: ...
+    def bind(self: Pipeline[In, object, Out_co], /) -> Bound: ...
     @overload
     def bind(
         self, deps: Callable[[], AbstractAsyncContextManager[D_contra] | AbstractContextManager[D_contra]], /
     ) -> Bound: ...
-    def bind(self, deps: AnyFunction | None = None, /) -> Bound:
+    def bind(self: Pipeline[Any, Any, Any], deps: AnyFunction | None = None, /) -> Bound:
         """This pipeline with what opens its dependencies; hand it to `App`.
 
         Args:
@@ -211,9 +211,9 @@ class Bound:
             )
 
 
-def _input_codec(where: str, input: Any) -> Codec[Any]:
+def _input_codec(where: str, input: object) -> Codec[Any]:
     try:
-        return codec_for(input)
+        return codec_of(input)
     except DefinitionError as error:
         raise DefinitionError(f"{where}: its input of {error}") from error
 
@@ -223,10 +223,12 @@ def _check_steps(where: str, steps: object) -> tuple[AnyStep[Any, Any], ...]:
     if isinstance(steps, AnyStep) or not isinstance(steps, Sequence) or isinstance(steps, str):
         raise DefinitionError(f"{where}: steps must be a tuple of steps, not {steps!r}; a tuple of one ends in a comma")
     earlier: dict[str, AnyStep[Any, Any]] = {}
-    ids = [getattr(step, "id", None) for step in steps]  # pyright: ignore[reportUnknownVariableType]
-    for step in steps:  # pyright: ignore[reportUnknownVariableType]
-        if not isinstance(step, AnyStep):
-            raise DefinitionError(f"{where}: steps must hold steps, not {_what(step)}")
+    entries = cast("Sequence[object]", steps)
+    ids = [getattr(entry, "id", None) for entry in entries]
+    for entry in entries:
+        step = cast("AnyStep[Any, Any]", entry)
+        if not isinstance(entry, AnyStep):
+            raise DefinitionError(f"{where}: steps must hold steps, not {_what(entry)}")
         if step.id in earlier:
             raise DefinitionError(f"{where}: step {step.id!r} stands in it twice")
         _check_needs(where, step, earlier, ids)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
-from perdure.codec.json import codec_for
+from perdure.codec.json import codec_for, codec_of
 from perdure.core.facts import Failure
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class _Unsuccessful:
     @property
     def output(self) -> object:
         """The failure output as plain JSON values, a fresh object each time; None where there is none."""
-        return codec_for(object).decode(self.encoded_output)
+        return codec_of(object).decode(self.encoded_output)
 
     def output_as(self, type: TypeForm[T], /) -> T:
         """The failure output as a `type`.

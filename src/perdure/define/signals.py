@@ -27,7 +27,7 @@ class FailureDetail:
     reason: str | None = None
 
 
-class Fail(Exception):  # noqa: N818  # a decision, not an error
+class Fail(Exception):  # a decision, not an error
     """The handler's word that its operation failed for good [M-9].
 
     Raised forward it says: I have cleaned up what I had done, do not unwind me. Raised in unwind it is recorded as a
@@ -46,7 +46,7 @@ class Fail(Exception):  # noqa: N818  # a decision, not an error
         self.kind = kind
 
 
-class BrokenContract(Exception):  # noqa: N818
+class BrokenContract(Exception):
     """A handler, condition or output function did what it must not; the run is invalid, and nothing is retried [D-1].
 
     It is also kept in `Invocation.broken`, so that a handler that swallows it changes nothing.
@@ -69,7 +69,7 @@ class MissingState(BrokenContract):
 
 
 class UndeclaredNeed(BrokenContract):
-    """A state was read that the step does not list under `needs`, or lists as optional and read with `inv[...]` [M-14]."""
+    """A state was read that is not listed under `needs`, or with `inv[...]` though it is listed as optional [M-14]."""
 
     reason = "need-undeclared"
 

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
-from perdure.codec.json import Codec, Encoded, codec_for
+from perdure.codec.json import Codec, Encoded, codec_of
 from perdure.core.retry import Retry
 from perdure.core.topology import StepSpec
 from perdure.define.functions import AnyFunction, name_of, return_type
@@ -148,7 +148,7 @@ class AnyStep(Need, Generic[In_contra, D_contra]):
                 f"write `-> None` if it has none"
             )
         try:
-            return codec_for(found)
+            return codec_of(found)
         except DefinitionError as error:
             raise DefinitionError(f"{where}: its state of {error}") from error
 
