@@ -6,7 +6,7 @@ notes may be anything, its causes may form a circle.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import cast, get_args
 
 from perdure.core.facts import Failure, FailureKind, Phase
@@ -63,10 +63,10 @@ def describe(error: BaseException, limit: int = MESSAGE_LIMIT_BYTES) -> str:
     """
     parts = [_own_text(error, limit)]
     parts += [f"note: {note}" for note in _notes(error, limit)]
-    if isinstance(error, BaseExceptionGroup):
-        parts += [f"- {_own_text(member, limit)}" for member in error.exceptions[:_GROUP_LIMIT]]
-        if len(error.exceptions) > _GROUP_LIMIT:
-            parts.append(f"- and {len(error.exceptions) - _GROUP_LIMIT} more")
+    members = _members(error)
+    parts += [f"- {_own_text(member, limit)}" for member in members[:_GROUP_LIMIT]]
+    if len(members) > _GROUP_LIMIT:
+        parts.append(f"- and {len(members) - _GROUP_LIMIT} more")
     cause = error.__cause__
     if cause is not None and cause is not error:
         parts.append(f"caused by {_own_text(cause, limit)}")
@@ -106,12 +106,15 @@ def _type_name(value: object) -> str:
     return bounded(str(type(value).__name__), _LABEL_LIMIT_BYTES)
 
 
+def _members(error: BaseException) -> Sequence[BaseException]:
+    return cast("BaseExceptionGroup[BaseException]", error).exceptions if isinstance(error, BaseExceptionGroup) else ()
+
+
 def _notes(error: BaseException, limit: int) -> list[str]:
     notes = getattr(error, "__notes__", None)
-    if not isinstance(notes, (list, tuple)):
+    if not isinstance(notes, (list, tuple)):  # nothing promises that it is one
         return []
-    found: tuple[object, ...] = tuple(notes)  # pyright: ignore[reportUnknownArgumentType]  # PEP 678 promises nothing
-    return [_text(note, limit) for note in found[:_GROUP_LIMIT]]
+    return [_text(note, limit) for note in cast("Sequence[object]", notes)[:_GROUP_LIMIT]]
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -121,7 +124,10 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     while at is not None and id(at) not in seen and len(seen) < _CHAIN_LIMIT:
         yield at
         seen.add(id(at))
-        at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
+        if at.__cause__ is not None or at.__suppress_context__:
+            at = at.__cause__
+        else:
+            at = at.__context__
 
 
 def _detail(error: BaseException) -> tuple[FailureKind | None, str | None]:
