@@ -59,7 +59,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def prepare(directory: Path, *, fresh: bool) -> int:
-    """Makes the directory ready and returns the lock on it. Raises `Unusable`; foreign directories are never touched."""
+    """Makes the directory ready and returns the lock on it. Raises `Unusable`; touches no foreign directory."""
     if directory.exists() and not directory.is_dir():
         raise Unusable(f"{directory} is not a directory")
     if directory.exists() and any(directory.iterdir()) and not (directory / MARK).exists():

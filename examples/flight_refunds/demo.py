@@ -33,24 +33,24 @@ async def demo(settings: Settings, view: View) -> Summary:
     began_s = time.monotonic()
     plan = sorted(read_month(), key=lambda run: (run.day, run.carrier))
     async with open_bank(settings) as bank, open_worker(settings) as worker, app_for(settings).client() as client:
-        known = await list_runs(client)
+        known = await submit(client, plan)
         if known:
-            view.say(f"{len(known)} runs are there from an earlier demo; {settings.directory} says how they ended")
-        await submit_missing(client, plan, known)
+            view.say(f"{known} of {len(plan)} runs are here from an earlier demo; they are left as they are")
         stage = Stage(settings, view, plan, client, bank, worker, began_s)
-        runs = await stage.play(kill=settings.kill and ended(known) < len(plan) // 2)
+        half_done = ended(await list_runs(client)) >= len(plan) // 2
+        runs = await stage.play(kill=settings.kill and not half_done)
         counts = tally([[recorded.fact for recorded in await client.journal(run.run_id)] for run in runs.values()])
     return Summary(counts, audit(settings.bank_file), time.monotonic() - began_s)
 
 
-async def submit_missing(client: Client, plan: Sequence[CarrierDay], known: Runs) -> None:
-    """Submits the runs that do not exist yet.
+async def submit(client: Client, plan: Sequence[CarrierDay]) -> int:
+    """Submits a run for each carrier and day; returns how many there were already.
 
-    Looking first only saves time: `slot="once"` gives a carrier and day one run, for ever.
+    Doing it again is harmless: with `slot="once"` a carrier and day has one run, for ever, and submitting it again
+    answers with that one.
     """
-    for run in plan:
-        if run.name not in known:
-            await client.submit(refunds, run, actor="demo")
+    handles = [await client.submit(refunds, run, actor="demo") for run in plan]
+    return sum(not handle.created for handle in handles)
 
 
 @dataclass(frozen=True)

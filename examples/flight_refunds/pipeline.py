@@ -79,11 +79,11 @@ def pay_refunds(inv: Inv) -> int:
 
     An exception is tried again; `Fail` is the last word: the run ends as failed and its budget is released.
     """
-    hold = inv.get(reserve_budget)
+    owed, hold = inv[price_refunds], inv.get(reserve_budget)
     if hold is None:
         raise Fail("there is no budget to pay from", reason="no-budget")
     try:
-        return inv.deps.bank.pay(inv.idempotency_key, inv.input.name, hold.id, inv[price_refunds])
+        return inv.deps.bank.pay(inv.idempotency_key, inv.input.name, hold.id, owed)
     except BankRefused as refusal:
         raise Fail(str(refusal), reason="bank-refused", kind="user") from refusal
 

@@ -6,8 +6,6 @@ python -m examples.hello.app Eve 13     # fails for good: the table is given bac
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from perdure import App, Fail, Invocation, Pipeline, Retry, optional, step
@@ -60,12 +58,7 @@ party: Pipeline[Party, object, str] = Pipeline(
 )
 
 
-@asynccontextmanager
-async def nothing_to_open() -> AsyncGenerator[object]:
-    yield None
-
-
-app = App(party.bind(nothing_to_open), store="sqlite:///hello.db")
+app = App(party.bind(), store="sqlite:///hello.db")
 
 
 async def main() -> None:

@@ -30,6 +30,7 @@ from examples.flight_refunds.summary import Tally, tally
 from perdure import Fail
 from perdure.core.facts import (
     NULL,
+    Fact,
     Failure,
     OperationRetryScheduled,
     OperationSucceeded,
@@ -88,17 +89,20 @@ def test_money_moves_only_when_it_is_owed(priced: list[Refund], owed: bool, tmp_
 
 
 def test_every_call_of_the_bank_carries_the_key_of_its_operation(tmp_path: Path) -> None:
+    """M-3: equal for all attempts of one operation, distinct per phase."""
     bank = RecordingBank()
+    known = deps(tmp_path, bank)
     states = (price_refunds.given(OWED), reserve_budget.given(HOLD))
-    inv = refunds.fake(input=DAY, deps=deps(tmp_path, bank), states=states)
+    inv = refunds.fake(input=DAY, deps=known, states=states, run_id="run")
     assert reserve_budget(inv) == HOLD
     assert pay_refunds(inv) == 25_000
-    release_budget(inv, HOLD)
-    key = inv.idempotency_key
+    assert pay_refunds(inv) == 25_000
+    release_budget(refunds.fake_unwind(reserve_budget, input=DAY, deps=known, states=states, run_id="run"), HOLD)
     assert bank.calls == [
-        ("reserve", key, DAY.name, 25_000),
-        ("pay", key, DAY.name, OWED),
-        ("release", key, DAY.name, "hold-1"),
+        ("reserve", "run/do/reserve-budget/v1", DAY.name, 25_000),
+        ("pay", "run/do/pay-refunds/v1", DAY.name, OWED),
+        ("pay", "run/do/pay-refunds/v1", DAY.name, OWED),
+        ("release", "run/undo/reserve-budget/v1", DAY.name, "hold-1"),
     ]
 
 
@@ -122,8 +126,8 @@ def test_the_report_of_a_day_without_refunds(tmp_path: Path) -> None:
 
 
 def test_tally() -> None:
-    clean = [SegmentAttemptStarted(1, "a", 1), OperationSucceeded("load-day/v1", 1), RunSucceeded()]
-    resumed = [
+    clean: list[Fact] = [SegmentAttemptStarted(1, "a", 1), OperationSucceeded("load-day/v1", 1), RunSucceeded()]
+    resumed: list[Fact] = [
         SegmentAttemptStarted(1, "a", 1),
         SegmentAttemptStarted(2, "b", 1),
         OperationRetryScheduled("pay", 1, "lost", 0),
@@ -132,7 +136,7 @@ def test_tally() -> None:
         OperationSucceeded("pay", 4, NULL),
         RunSucceeded(),
     ]
-    unwound = [
+    unwound: list[Fact] = [
         SegmentAttemptStarted(1, "a", 1),
         OperationSucceeded("reserve", 1),
         OperationSucceeded("reserve", 1, phase="unwind"),
