@@ -1,0 +1,442 @@
+"""Mistakes that type checkers must catch. It is never run, only checked (`test_types.py`).
+
+`# E` marks a statement in which mypy and pyright both must report an error, `# E: mypy` or `# E: pyright` one in which
+at least that checker must. A statement without a mark must have no error.
+"""
+
+# ruff: noqa: B018
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, assert_type
+
+from perdure import (
+    Fail,
+    FailedInvocation,
+    Invocation,
+    Pipeline,
+    Result,
+    Retry,
+    Succeeded,
+    UnwindInvocation,
+    nothing,
+    optional,
+    step,
+)
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+@dataclass(frozen=True)
+class PayoutInput:
+    invoice_id: str
+
+
+@dataclass(frozen=True)
+class OtherInput:
+    name: str
+
+
+@dataclass(frozen=True)
+class Hold:
+    hold_id: str
+
+
+@dataclass(frozen=True)
+class Transfer:
+    transfer_id: str
+
+
+class Deps:
+    bank: str = ""
+
+
+class OtherDeps:
+    queue: str = ""
+
+
+Inv = Invocation[PayoutInput, Deps]
+Undo = UnwindInvocation[PayoutInput, Deps]
+
+
+def submit(pipeline: Pipeline[In, Any, Out], input: In) -> Result[Out]:
+    raise NotImplementedError(pipeline, input)
+
+
+# --- correct parts to build mistakes from
+
+
+async def release(inv: Undo, hold: Hold) -> None: ...
+
+
+def large(inv: Inv) -> bool:
+    return True
+
+
+def no_hold(inv: Inv) -> Hold:
+    return Hold("")
+
+
+@step("reserve/v1")
+async def reserve(inv: Inv) -> Hold:
+    return Hold("h")
+
+
+@step("send/v1", needs=(reserve,))
+async def send(inv: Inv) -> Transfer:
+    return Transfer("t")
+
+
+@step("foreign/v1")
+async def foreign(inv: Invocation[OtherInput, Deps]) -> Hold:
+    return Hold("h")
+
+
+@step("needs-queue/v1")
+async def needs_queue(inv: Invocation[PayoutInput, OtherDeps]) -> Hold:
+    return Hold("h")
+
+
+payout: Pipeline[PayoutInput, Deps, Transfer] = Pipeline(
+    id="payout", input=PayoutInput, deps=Deps, steps=(reserve, send), output=lambda inv: inv[send]
+)
+
+
+# --- handlers
+
+
+@step("no-inv/v1")  # E
+async def no_inv() -> Hold:
+    return Hold("h")
+
+
+@step("two/v1")  # E
+async def two(inv: Inv, more: int) -> Hold:
+    return Hold("h")
+
+
+@step("not-inv/v1")  # E
+async def not_inv(inv: PayoutInput) -> Hold:
+    return Hold("h")
+
+
+@step("wrong-return/v1")
+async def wrong_return(inv: Inv) -> Hold:
+    return Transfer("t")  # E
+
+
+@step("no-annotation/v1")
+async def no_annotation(inv: Inv):  # E: mypy
+    return Hold("h")
+
+
+@step("wrong-input/v1")
+async def wrong_input(inv: Inv) -> str:
+    return inv.input.name  # E
+
+
+@step("wrong-deps/v1")
+async def wrong_deps(inv: Inv) -> str:
+    return inv.deps.queue  # E
+
+
+@step("write-input/v1")
+async def write_input(inv: Inv) -> None:
+    inv.input = PayoutInput("8")  # E
+
+
+# --- options
+
+
+@step("timeout/v1", timeout="30")  # E
+async def timeout_text(inv: Inv) -> None: ...
+
+
+@step("typo/v1", time_out=30)  # E
+async def typo(inv: Inv) -> None: ...
+
+
+@step(7)  # E
+async def number_id(inv: Inv) -> None: ...
+
+
+@step("on-cancel/v1", on_cancel="ignore")  # E
+async def on_cancel(inv: Inv) -> None: ...
+
+
+@step("retry/v1", retry=3)  # E
+async def retry_number(inv: Inv) -> None: ...
+
+
+@step("needs-one/v1", needs=(reserve))  # E
+async def needs_one(inv: Inv) -> None: ...
+
+
+@step("needs-text/v1", needs=("reserve/v1",))  # E
+async def needs_text(inv: Inv) -> None: ...
+
+
+@step("needs-function/v1", needs=(release,))  # E
+async def needs_function(inv: Inv) -> None: ...
+
+
+Retry(max_attempts="3")  # E
+Retry(then="give-up")  # E
+Retry(never=("ValueError",))  # E
+Retry(never=ValueError)  # E
+Retry(attempts=3)  # E
+optional(optional(reserve))  # E
+optional("reserve/v1")  # E
+Fail("x", kind="customer")  # E
+Fail("x", reason=3)  # E
+
+
+# --- unwind, substitutes, conditions
+
+
+@step("unwind-state/v1", unwind=release)  # E
+async def unwind_state(inv: Inv) -> Transfer:
+    return Transfer("t")
+
+
+@step("unwind-maybe/v1", unwind=release)  # E
+async def unwind_maybe(inv: Inv) -> Hold | None:
+    return None
+
+
+@step("unwind-sync/v1", unwind=release)  # E
+def unwind_sync(inv: Inv) -> Transfer:
+    return Transfer("t")
+
+
+async def release_without_state(inv: Undo) -> None: ...
+
+
+async def release_returns(inv: Undo, hold: Hold) -> int:
+    return 1
+
+
+async def release_foreign(inv: UnwindInvocation[OtherInput, Deps], hold: Hold) -> None: ...
+
+
+@step("unwind-arity/v1", unwind=release_without_state)  # E
+async def unwind_arity(inv: Inv) -> Hold:
+    return Hold("h")
+
+
+@step("unwind-returns/v1", unwind=release_returns)  # E
+async def unwind_returns(inv: Inv) -> Hold:
+    return Hold("h")
+
+
+@step("unwind-foreign/v1", unwind=release_foreign)  # E
+async def unwind_foreign(inv: Inv) -> Hold:
+    return Hold("h")
+
+
+@step("doubt-state/v1", unwind=release, unwind_in_doubt=release)  # E
+async def doubt_state(inv: Inv) -> Hold:
+    return Hold("h")
+
+
+@step("doubt-alone/v1", unwind_in_doubt=release_without_state)  # E
+async def doubt_alone(inv: Inv) -> Hold:
+    return Hold("h")
+
+
+@step("skipped-type/v1", if_skipped=no_hold)  # E
+async def skipped_type(inv: Inv) -> Transfer:
+    return Transfer("t")
+
+
+@step("skipped-value/v1", if_skipped=Hold("h"))  # E
+async def skipped_value(inv: Inv) -> Hold:
+    return Hold("h")
+
+
+@step("skipped-unwind/v1", unwind=release, if_skipped=lambda inv: Transfer("t"))  # E
+async def skipped_unwind(inv: Inv) -> Hold:
+    return Hold("h")
+
+
+async def large_async(inv: Inv) -> bool:
+    return True
+
+
+def large_foreign(inv: Invocation[OtherInput, Deps]) -> bool:
+    return True
+
+
+def large_text(inv: Inv) -> str:
+    return ""
+
+
+@step("when-async/v1", when=large_async)  # E
+async def when_async(inv: Inv) -> Hold:
+    return Hold("h")
+
+
+@step("when-foreign/v1", when=large_foreign)  # E
+async def when_foreign(inv: Inv) -> Hold:
+    return Hold("h")
+
+
+@step("when-text/v1", when=large_text)  # E
+async def when_text(inv: Inv) -> Hold:
+    return Hold("h")
+
+
+@step("when-value/v1", when=True)  # E
+async def when_value(inv: Inv) -> Hold:
+    return Hold("h")
+
+
+@step("when-lambda/v1", when=lambda inv: inv.input.invoice_id == "7")  # E: pyright
+async def when_lambda(inv: Inv) -> Hold:
+    return Hold("h")
+
+
+# --- reading states
+
+
+@step("reads/v1", needs=(reserve, send))
+async def reads(inv: Inv) -> None:
+    inv[foreign]  # E
+    inv["reserve/v1"]  # E
+    inv[release]  # E
+    inv[reserve].transfer_id  # E
+    inv.get(reserve).hold_id  # E
+    inv.get(reserve, 0).hold_id  # E
+    inv[needs_queue]  # E
+    wrong: Transfer = inv[reserve]  # E
+    inv[reserve] = Hold("h")  # E
+    await inv.memo("number")  # E
+    await inv.memo(7, lambda: 3, type=int)  # E
+    text: str = await inv.memo("count", lambda: 3, type=int)  # E
+    inv.forward_key  # E
+    inv.failure  # E
+    await reserve  # E
+    assert_type((wrong, text), tuple[Transfer, str])
+
+
+# --- pipelines
+
+
+annotated_foreign: Pipeline[PayoutInput, Deps, Hold] = Pipeline(  # E
+    id="p", input=PayoutInput, deps=Deps, steps=(reserve, foreign), output=lambda inv: inv[reserve]
+)
+
+inferred_foreign = Pipeline(id="p", input=PayoutInput, deps=Deps, steps=(foreign,), output=nothing)  # E
+
+subscripted_foreign = Pipeline[PayoutInput, Deps, None](  # E
+    id="p", input=PayoutInput, deps=Deps, steps=[reserve, foreign], output=nothing
+)
+
+wrong_dependencies: Pipeline[PayoutInput, Deps, Hold] = Pipeline(  # E
+    id="p", input=PayoutInput, deps=Deps, steps=(needs_queue,), output=lambda inv: inv[needs_queue]
+)
+
+wrong_output: Pipeline[PayoutInput, Deps, Transfer] = Pipeline(  # E
+    id="p", input=PayoutInput, deps=Deps, steps=(reserve,), output=lambda inv: inv[reserve]
+)
+
+foreign_output: Pipeline[PayoutInput, Deps, Hold] = Pipeline(  # E
+    id="p", input=PayoutInput, deps=Deps, steps=(reserve,), output=lambda inv: inv[foreign]
+)
+
+no_output = Pipeline(id="p", input=PayoutInput, deps=Deps, steps=(reserve,))  # E
+
+undecorated: Pipeline[PayoutInput, Deps, None] = Pipeline(  # E
+    id="p", input=PayoutInput, deps=Deps, steps=(large,), output=nothing
+)
+
+one_step: Pipeline[PayoutInput, Deps, None] = Pipeline(  # E
+    id="p", input=PayoutInput, deps=Deps, steps=(reserve), output=nothing
+)
+
+wrong_resource: Pipeline[PayoutInput, Deps, None] = Pipeline(  # E
+    id="p", input=PayoutInput, deps=Deps, steps=(reserve,), output=nothing, resource=lambda i: i.name
+)
+
+number_resource: Pipeline[PayoutInput, Deps, None] = Pipeline(  # E
+    id="p", input=PayoutInput, deps=Deps, steps=(reserve,), output=nothing, resource=lambda i: 7
+)
+
+wrong_slot: Pipeline[PayoutInput, Deps, None] = Pipeline(  # E
+    id="p", input=PayoutInput, deps=Deps, steps=(reserve,), output=nothing, slot="twice"
+)
+
+input_value: Pipeline[PayoutInput, Deps, None] = Pipeline(  # E
+    id="p", input=PayoutInput("7"), deps=Deps, steps=(reserve,), output=nothing
+)
+
+
+def failed_foreign(inv: FailedInvocation[OtherInput, Deps]) -> str:
+    return ""
+
+
+wrong_failure_output: Pipeline[PayoutInput, Deps, None] = Pipeline(  # E
+    id="p", input=PayoutInput, deps=Deps, steps=(reserve,), output=nothing, failure_output=failed_foreign
+)
+
+
+# --- a shared step that asks for more than the pipeline has
+
+
+class HasCurrency(Protocol):
+    @property
+    def currency(self) -> str: ...
+
+
+@step("currency/v1")
+async def currency(inv: Invocation[HasCurrency, object]) -> str:
+    return inv.input.currency
+
+
+asks_too_much: Pipeline[PayoutInput, Deps, None] = Pipeline(  # E
+    id="p", input=PayoutInput, deps=Deps, steps=(currency,), output=nothing
+)
+
+
+# --- binding, running alone, results
+
+
+@asynccontextmanager
+async def open_other() -> AsyncGenerator[OtherDeps]:
+    yield OtherDeps()
+
+
+async def open_plain() -> Deps:
+    return Deps()
+
+
+payout.bind(open_other)  # E
+payout.bind(open_plain)  # E
+payout.bind(Deps())  # E
+payout.bind()  # E
+submit(payout, OtherInput("7"))  # E
+submit(payout, "7")  # E
+payout.fake(input=OtherInput("7"), deps=Deps())  # E
+payout.fake(input=PayoutInput("7"), deps=OtherDeps())  # E
+payout.fake(input=PayoutInput("7"), deps=Deps(), states=(foreign.given(Hold("h")),))  # E
+reserve.given(Transfer("t"))  # E
+payout.fake_unwind(foreign, input=PayoutInput("7"), deps=Deps())  # E
+
+
+async def results(fake: Inv, other: Invocation[OtherInput, Deps]) -> None:
+    transfer: Transfer = await reserve(fake)  # E
+    await reserve(other)  # E
+    reserve(fake).hold_id  # E
+    result = submit(payout, PayoutInput("7"))
+    result.output.transfer_id  # E
+    if isinstance(result, Succeeded):
+        result.output.hold_id  # E
+        result.failure  # E
+    else:
+        result.output.hold_id  # E
+        number: int = result.output_as(str)  # E
+        assert_type((transfer, number), tuple[Transfer, int])

@@ -1,0 +1,383 @@
+"""Correct uses of the authoring API. Both type checkers accept this file, and it runs (`test_types.py`)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol, TypedDict, TypeVar, assert_type
+
+from perdure import (
+    AsyncStep,
+    Bound,
+    Canceled,
+    Fail,
+    Failed,
+    FailedInvocation,
+    FailureDetail,
+    Invocation,
+    Pipeline,
+    Result,
+    Retry,
+    Succeeded,
+    SyncStep,
+    UnwindInvocation,
+    nothing,
+    optional,
+    retired,
+    step,
+)
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+@dataclass(frozen=True)
+class PayoutInput:
+    invoice_id: str
+    amount_cents: int
+
+
+@dataclass(frozen=True)
+class OtherInput:
+    name: str
+
+
+@dataclass(frozen=True)
+class Hold:
+    hold_id: str
+
+
+@dataclass(frozen=True)
+class Transfer:
+    transfer_id: str
+
+
+class Bank:
+    async def hold(self, cents: int, *, key: str) -> str:
+        return f"{cents}:{key}"
+
+
+class Deps:
+    bank = Bank()
+
+
+class Extra(TypedDict):
+    note: str
+
+
+Inv = Invocation[PayoutInput, Deps]
+Undo = UnwindInvocation[PayoutInput, Deps]
+
+
+# --- handlers, async and not, with and without state
+
+
+@step("plain-async/v1")
+async def plain_async(inv: Inv) -> Hold:
+    assert_type(inv.input, PayoutInput)
+    assert_type(inv.deps, Deps)
+    assert_type(inv.idempotency_key, str)
+    assert_type(inv.attempt, int)
+    assert_type(inv.canceled, bool)
+    return Hold(await inv.deps.bank.hold(inv.input.amount_cents, key=inv.idempotency_key))
+
+
+@step("plain-sync/v1")
+def plain_sync(inv: Inv) -> Hold:
+    return Hold("h")
+
+
+@step("none-async/v1", timeout=30, retry=Retry(max_attempts=3, never=(ValueError,), then="fail"))
+async def none_async(inv: Inv) -> None:
+    return None
+
+
+@step("none-sync/v1", timeout=timedelta(minutes=1), on_cancel="settle")
+def none_sync(inv: Inv) -> None:
+    return None
+
+
+@step("maybe/v1")
+async def maybe(inv: Inv) -> Hold | None:
+    return None
+
+
+@step("typed-dict/v1")
+async def typed_dict(inv: Inv) -> Extra:
+    return {"note": "n"}
+
+
+@step("list/v1")
+def a_list(inv: Inv) -> list[Hold]:
+    return [Hold("h")]
+
+
+assert_type(plain_async, AsyncStep[PayoutInput, Deps, Hold])
+assert_type(plain_sync, SyncStep[PayoutInput, Deps, Hold])
+assert_type(none_async, AsyncStep[PayoutInput, Deps, None])
+assert_type(none_sync, SyncStep[PayoutInput, Deps, None])
+assert_type(maybe, AsyncStep[PayoutInput, Deps, Hold | None])
+assert_type(typed_dict, AsyncStep[PayoutInput, Deps, Extra])
+assert_type(a_list, SyncStep[PayoutInput, Deps, list[Hold]])
+
+
+# --- unwind, in doubt, substitutes, conditions
+
+
+async def release(inv: Undo, hold: Hold) -> None:
+    assert_type(inv.forward_key, str)
+    assert_type(hold, Hold)
+
+
+def release_sync(inv: Inv, hold: Hold) -> None:
+    """An unwind handler may ask for no more than an `Invocation`."""
+
+
+async def release_by_key(inv: Undo) -> None:
+    return None
+
+
+def no_hold(inv: Inv) -> Hold:
+    return Hold("")
+
+
+def is_large(inv: Inv) -> bool:
+    return inv.input.amount_cents > 100
+
+
+@step("reserve/v1", unwind=release, unwind_in_doubt=release_by_key)
+async def reserve(inv: Inv) -> Hold:
+    return Hold("h")
+
+
+@step("reserve-sync/v1", unwind=release_sync)
+def reserve_sync(inv: Inv) -> Hold:
+    return Hold("h")
+
+
+@step("reserve-when/v1", unwind=release, when=is_large, if_skipped=no_hold)
+async def reserve_when(inv: Inv) -> Hold:
+    return Hold("h")
+
+
+@step("skippable/v1", if_skipped=no_hold)
+def skippable(inv: Inv) -> Hold:
+    return Hold("h")
+
+
+@step("conditional/v1", when=is_large)
+async def conditional(inv: Inv) -> Hold:
+    return Hold("h")
+
+
+@step("conditional-sync/v1", when=is_large)
+def conditional_sync(inv: Inv) -> Hold:
+    return Hold("h")
+
+
+assert_type(reserve, AsyncStep[PayoutInput, Deps, Hold])
+assert_type(reserve_sync, SyncStep[PayoutInput, Deps, Hold])
+assert_type(reserve_when, AsyncStep[PayoutInput, Deps, Hold])
+assert_type(skippable, SyncStep[PayoutInput, Deps, Hold])
+assert_type(conditional, AsyncStep[PayoutInput, Deps, Hold])
+assert_type(conditional_sync, SyncStep[PayoutInput, Deps, Hold])
+
+
+# --- reading states
+
+
+def count(inv: Inv) -> int:
+    return 1
+
+
+@step("send/v1", needs=(reserve, optional(conditional), maybe, none_async))
+async def send(inv: Inv) -> Transfer:
+    assert_type(inv[reserve], Hold)
+    assert_type(inv[maybe], Hold | None)
+    assert_type(inv.get(conditional), Hold | None)
+    assert_type(inv.get(conditional, Hold("d")), Hold)
+    assert_type(inv.get(conditional, 0), Hold | int)
+    if inv.get(conditional) is not None:
+        raise Fail("large ones are refused", reason="large", kind="user")
+
+    async def ask() -> Transfer:
+        return Transfer(inv[reserve].hold_id)
+
+    assert_type(await inv.memo("asked", ask), Transfer)
+    assert_type(await inv.memo("count", functools.partial(count, inv)), int)
+    assert_type(await inv.memo("lambda", lambda: 3, type=int), int)
+    return await inv.memo("typed", ask, type=Transfer)
+
+
+class Known(Exception, FailureDetail):
+    kind = "user"
+    reason = "known"
+
+
+# --- pipelines
+
+
+def transfer_of(inv: Inv) -> Transfer:
+    return inv[send]
+
+
+def report(inv: FailedInvocation[PayoutInput, Deps]) -> str:
+    assert_type(inv.in_doubt, tuple[str, ...])
+    assert_type(inv.input, PayoutInput)
+    return inv.failure.message
+
+
+payout: Pipeline[PayoutInput, Deps, Transfer] = Pipeline(
+    id="payout",
+    input=PayoutInput,
+    deps=Deps,
+    steps=(maybe, none_async, reserve, conditional, send, retired(plain_sync)),
+    output=lambda inv: inv[send],
+    failure_output=report,
+    resource=lambda i: i.invoice_id,
+    slot="once",
+    deadline=timedelta(days=1),
+    retry=Retry(),
+)
+
+subscripted = Pipeline[PayoutInput, Deps, Transfer](
+    id="subscripted",
+    input=PayoutInput,
+    deps=Deps,
+    steps=[maybe, none_async, reserve, conditional, send],
+    output=transfer_of,
+)
+
+inferred = Pipeline(
+    id="inferred", input=PayoutInput, deps=Deps, steps=(plain_async,), output=lambda inv: inv[plain_async]
+)
+without_output = Pipeline(id="no-output", input=PayoutInput, deps=Deps, steps=(plain_sync,), output=nothing)
+
+assert_type(payout, Pipeline[PayoutInput, Deps, Transfer])
+assert_type(subscripted, Pipeline[PayoutInput, Deps, Transfer])
+assert_type(inferred, Pipeline[PayoutInput, Deps, Hold])
+assert_type(without_output, Pipeline[PayoutInput, Deps, None])
+assert_type(retired(plain_sync), SyncStep[PayoutInput, Deps, Hold])
+
+
+# --- a step shared by pipelines, written against what it needs
+
+
+class HasInvoice(Protocol):
+    @property
+    def invoice_id(self) -> str: ...
+
+
+class HasBank(Protocol):
+    @property
+    def bank(self) -> Bank: ...
+
+
+@step("shared/v1")
+async def shared(inv: Invocation[HasInvoice, HasBank]) -> str:
+    return inv.input.invoice_id
+
+
+def shared_output(inv: Inv) -> str:
+    return inv[shared]
+
+
+sharing: Pipeline[PayoutInput, Deps, str] = Pipeline(
+    id="sharing", input=PayoutInput, deps=Deps, steps=(shared, plain_async), output=shared_output
+)
+
+
+# --- plain values as inputs and states, pipelines without dependencies
+
+
+@step("double/v1")
+def double(inv: Invocation[int, object]) -> int:
+    return inv.input * 2
+
+
+def doubled(inv: Invocation[int, object]) -> int:
+    return inv[double]
+
+
+doubling: Pipeline[int, object, int] = Pipeline(id="doubling", input=int, deps=object, steps=(double,), output=doubled)
+
+
+@step("union/v1")
+def union(inv: Invocation[int | str, object]) -> list[int]:
+    return [1]
+
+
+unions: Pipeline[int | str, object, None] = Pipeline(
+    id="unions", input=int | str, deps=object, steps=(union,), output=nothing
+)
+
+
+# --- binding
+
+
+@asynccontextmanager
+async def open_deps() -> AsyncGenerator[Deps]:
+    yield Deps()
+
+
+@contextmanager
+def open_deps_sync() -> Generator[Deps]:
+    yield Deps()
+
+
+def open_by_hand() -> AbstractAsyncContextManager[Deps]:
+    return open_deps()
+
+
+assert_type(payout.bind(open_deps), Bound)
+assert_type(payout.bind(open_deps_sync), Bound)
+assert_type(payout.bind(open_by_hand), Bound)
+assert_type(payout.bind(lambda: nullcontext(Deps())), Bound)
+assert_type(doubling.bind(), Bound)
+
+
+# --- running a handler alone
+
+
+async def run_alone() -> None:
+    fake = payout.fake(
+        input=PayoutInput("7", 12_500), deps=Deps(), states=(reserve.given(Hold("h")), maybe.given(None))
+    )
+    assert_type(fake, Invocation[PayoutInput, Deps])
+    assert_type(await send(fake), Transfer)
+    assert_type(plain_sync(fake), Hold)
+    assert_type(double(doubling.fake(input=1, deps=None)), int)
+    undo = payout.fake_unwind(reserve, input=PayoutInput("7", 1), deps=Deps())
+    assert_type(undo, UnwindInvocation[PayoutInput, Deps])
+    await release(undo, Hold("h"))
+
+
+# --- results
+
+
+def submit(pipeline: Pipeline[In, Any, Out], input: In) -> Result[Out]:
+    """Stands for `Client.submit(...).result()`."""
+    raise NotImplementedError(pipeline, input)
+
+
+def read(result: Result[Transfer]) -> str:
+    match result:
+        case Succeeded():
+            assert_type(result.output, Transfer)
+            return result.output.transfer_id
+        case Failed() | Canceled():
+            assert_type(result.output, object)
+            assert_type(result.output_as(str), str)
+            assert_type(result.output_as(list[int]), list[int])
+            assert_type(result.in_doubt, tuple[str, ...])
+            return result.failure.reason
+
+
+def submit_all() -> Sequence[object]:
+    result = submit(payout, PayoutInput("7", 1))
+    assert_type(result, Result[Transfer])
+    assert_type(submit(doubling, 3), Result[int])
+    return [result]
