@@ -1,5 +1,6 @@
 """Durable pipelines in plain Python."""
 
+from perdure.app import App, connect
 from perdure.core.retry import Retry
 from perdure.define.decorator import step
 from perdure.define.invocation import FailedInvocation, Invocation, PureInvocation, UnwindInvocation
@@ -8,8 +9,52 @@ from perdure.define.pipeline import Bound, Pipeline
 from perdure.define.result import Canceled, Failed, Result, Succeeded
 from perdure.define.signals import Fail, FailureDetail
 from perdure.define.step import AnyStep, AsyncStep, Step, SyncStep, optional, retired
+from perdure.errors import (
+    ConflictError,
+    CorruptJournal,
+    DefinitionError,
+    InvalidArgument,
+    InvalidRun,
+    KeyTaken,
+    NotAllowed,
+    NotFound,
+    PayloadError,
+    PerdureError,
+    ScheduleConflict,
+    StoreInUse,
+    StoreUnavailable,
+    StoreUnusable,
+)
+from perdure.ports.observer import Event, Observer
+from perdure.runtime.client import Client, Run
+from perdure.runtime.context import RunFilter
+from perdure.runtime.engine import Engine
+from perdure.runtime.info import RunInfo
 
 __all__ = [
+    "App",
+    "connect",
+    "Client",
+    "Run",
+    "Engine",
+    "RunInfo",
+    "RunFilter",
+    "Event",
+    "Observer",
+    "ConflictError",
+    "CorruptJournal",
+    "DefinitionError",
+    "InvalidArgument",
+    "InvalidRun",
+    "KeyTaken",
+    "NotAllowed",
+    "NotFound",
+    "PayloadError",
+    "PerdureError",
+    "ScheduleConflict",
+    "StoreInUse",
+    "StoreUnavailable",
+    "StoreUnusable",
     "AnyStep",
     "AsyncStep",
     "Bound",

@@ -314,6 +314,10 @@ class Store(Protocol):
         """Insert a deployment; False if that generation of the pipeline exists already."""
         ...
 
+    async def count_ended(self, before_us: int, /) -> int:
+        """Number of terminal runs that ended before `before_us`."""
+        ...
+
     async def remove_ended(self, before_us: int, limit: int, /) -> int:
         """Remove up to `limit` terminal runs ended before `before_us`, whole; returns how many [R-9]."""
         ...

@@ -1,0 +1,216 @@
+"""The composition root: bound pipelines, a store, and how many run at once."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from perdure.core.durations import Duration, duration_us
+from perdure.core.retry import Retry
+from perdure.define.pipeline import AnyPipeline, Bound
+from perdure.errors import DefinitionError
+from perdure.ports.clock import System
+from perdure.ports.observer import Observer
+from perdure.ports.store import Store
+from perdure.runtime.client import Client
+from perdure.runtime.engine import Engine
+from perdure.runtime.host import Middleware, Options
+from perdure.runtime.system import RealSystem
+from perdure.storage import open_store
+
+DEFAULT_STORE = "sqlite:///perdure.db"
+
+
+class App:
+    """Pipelines bound to their dependencies, and a store. Building one does no I/O.
+
+    Args:
+        pipelines: what `Pipeline.bind` returned, one for each pipeline id.
+        store: a URL: `sqlite:///relative.db`, `sqlite:////absolute.db`, `memory://`; default: `PERDURE_STORE`, else
+            `sqlite:///perdure.db`.
+        concurrency: runs that one engine executes at the same time.
+        threads: threads for `def` handlers.
+        retry: for steps whose pipeline has no policy either [M-5].
+        timeout: bound of one attempt, likewise [R-18].
+        payload_limit: greatest size of an encoded input, state or output, in bytes [P-4].
+        drain_timeout: how long a stopping engine lets running attempts end [R-6].
+        block_limit: how long a handler may block the event loop before it is named in the log.
+        middleware: wraps every attempt, the first outermost [R-15].
+        observers: told of lifecycle events.
+        build: names this version of the code; invalid runs are asked again when it changes [D-2]. Default:
+            `PERDURE_BUILD`, else a digest of the source files that define the handlers.
+    """
+
+    def __init__(
+        self,
+        *pipelines: Bound,
+        store: str | None = None,
+        concurrency: int = 256,
+        threads: int = 32,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        payload_limit: int = 1_048_576,
+        drain_timeout: Duration = 30.0,
+        block_limit: Duration = 1.0,
+        middleware: Sequence[Middleware] = (),
+        observers: Sequence[Observer] = (),
+        build: str | None = None,
+    ) -> None:
+        self.pipelines: dict[str, AnyPipeline] = {}
+        self._bound: dict[str, Bound] = {}
+        for bound in pipelines:
+            if not isinstance(bound, Bound):  # pyright: ignore[reportUnnecessaryIsInstance] # what untyped code passes
+                raise DefinitionError(f"App takes bound pipelines, `pipeline.bind(deps)`, not {type(bound).__name__}")
+            if bound.pipeline.id in self.pipelines:
+                raise DefinitionError(f"pipeline {bound.pipeline.id!r} is bound twice in this app")
+            self.pipelines[bound.pipeline.id] = bound.pipeline
+            self._bound[bound.pipeline.id] = bound
+        self.store_url = store or os.environ.get("PERDURE_STORE") or DEFAULT_STORE
+        self.concurrency = _at_least_one("concurrency", concurrency)
+        self._threads = _at_least_one("threads", threads)
+        self._payload_limit = _at_least_one("payload_limit", payload_limit)
+        self._retry = retry
+        self._timeout_s = None if timeout is None else _seconds("timeout", timeout)
+        self._drain_timeout_s = _seconds("drain_timeout", drain_timeout, zero=True)
+        self._block_limit_s = _seconds("block_limit", block_limit)
+        self._middleware = tuple(middleware)
+        self._observers = tuple(observers)
+        self._build = build
+
+    @property
+    def build(self) -> str:
+        """See the argument of this name."""
+        given = self._build if self._build is not None else os.environ.get("PERDURE_BUILD")
+        return given or _source_digest(self.pipelines)
+
+    @asynccontextmanager
+    async def engine(
+        self,
+        *,
+        store: str | Store | None = None,
+        concurrency: int | None = None,
+        drain_timeout: Duration | None = None,
+        observers: Sequence[Observer] = (),
+        system: System | None = None,
+    ) -> AsyncGenerator[Engine]:
+        """Open the dependencies and the store, and execute runs for as long as the context lasts.
+
+        Args:
+            store, concurrency, drain_timeout: instead of the app's.
+            observers: in addition to the app's.
+            system: time and chance; tests pass their own.
+
+        Raises:
+            StoreInUse: another engine owns the store.
+            StoreUnusable: the store is not one that this release can use.
+        """
+        system = RealSystem() if system is None else system
+        opened = _open(store if store is not None else self.store_url)
+        async with AsyncExitStack() as stack:
+            deps = {name: await stack.enter_async_context(bound.open()) for name, bound in self._bound.items()}
+            worker = system.worker_id()
+            await opened.open(owner=worker)
+            engine = self._engine(opened, system, worker, concurrency, drain_timeout, observers)
+            stack.push_async_callback(engine.stop)
+            await engine.start(deps)
+            yield engine
+
+    def _engine(
+        self,
+        store: Store,
+        system: System,
+        worker: str,
+        concurrency: int | None,
+        drain_timeout: Duration | None,
+        observers: Sequence[Observer],
+    ) -> Engine:
+        options = Options(
+            capacity=self.concurrency if concurrency is None else _at_least_one("concurrency", concurrency),
+            threads=self._threads,
+            payload_limit=self._payload_limit,
+            block_limit_s=self._block_limit_s,
+            build=self.build,
+        )
+        return Engine(
+            store,
+            system,
+            self.pipelines,
+            worker=worker,
+            options=options,
+            retry=self._retry,
+            timeout_s=self._timeout_s,
+            middleware=self._middleware,
+            observers=(*self._observers, *observers),
+            drain_timeout_s=self._drain_timeout_s
+            if drain_timeout is None
+            else _seconds("drain_timeout", drain_timeout, zero=True),
+        )
+
+    @asynccontextmanager
+    async def client(self, *, store: str | Store | None = None, system: System | None = None) -> AsyncGenerator[Client]:
+        """A client of the app's store, beside a running engine or without one; knows the app's types."""
+        async with _client(store if store is not None else self.store_url, system, self.pipelines) as client:
+            yield client
+
+
+@asynccontextmanager
+async def connect(store: str | Store, *, system: System | None = None) -> AsyncGenerator[Client]:
+    """A client that knows a store and no pipelines: to read and to operate, not to submit."""
+    async with _client(store, system, {}) as client:
+        yield client
+
+
+@asynccontextmanager
+async def _client(
+    store: str | Store, system: System | None, pipelines: Mapping[str, AnyPipeline]
+) -> AsyncGenerator[Client]:
+    opened = _open(store)
+    await opened.open(owner=None)
+    try:
+        yield Client(opened, RealSystem() if system is None else system, pipelines)
+    finally:
+        await opened.close()
+
+
+def _open(store: str | Store) -> Store:
+    return open_store(store) if isinstance(store, str) else store
+
+
+def _at_least_one(name: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:  # pyright: ignore[reportUnnecessaryIsInstance] # untyped code
+        raise DefinitionError(f"App({name}=...) must be a whole number of at least one, not {value!r}")
+    return value
+
+
+def _seconds(name: str, value: Duration, *, zero: bool = False) -> float:
+    try:
+        us = duration_us(value)
+    except ValueError as error:
+        raise DefinitionError(f"App({name}=...) {error}") from None
+    if not us and not zero:
+        raise DefinitionError(f"App({name}=...) must be longer than nothing")
+    return us / 1_000_000
+
+
+def _source_digest(pipelines: Mapping[str, AnyPipeline]) -> str:
+    """Twelve hex digits over the source files of all handlers, conditions and output functions."""
+    files: set[str] = set()
+    for pipeline in pipelines.values():
+        functions: list[object] = [pipeline.output, pipeline.failure_output]
+        for step in pipeline.steps.values():
+            functions += [step.handler, step.unwind, step.unwind_in_doubt, step.when, step.if_skipped]
+        for function in functions:
+            code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+            if code is not None:
+                files.add(code.co_filename)
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        try:
+            with open(name, "rb") as file:
+                digest.update(file.read())
+        except OSError:
+            digest.update(name.encode())
+    return digest.hexdigest()[:12]

@@ -1,0 +1,29 @@
+"""Time and chance, passed in everywhere so that tests and simulations own them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class System(Protocol):
+    """What only the outside world can give: the time, new ids, and chance."""
+
+    def now_us(self) -> int:
+        """Microseconds since the epoch, UTC. May jump; it decides *when*, never *who* [R-3]."""
+        ...
+
+    def run_id(self) -> str:
+        """A new run id of `[0-9a-z]`, greater than those made before, as far as the clock allows."""
+        ...
+
+    def append_id(self) -> bytes:
+        """16 bytes that no other append has [J-14]."""
+        ...
+
+    def worker_id(self) -> str:
+        """A new worker id, random per process start [R-3]."""
+        ...
+
+    def chance(self) -> float:
+        """A number in [0, 1), for jitter."""
+        ...

@@ -1,0 +1,23 @@
+"""Sealing planned facts into an append: numbering, encoding, hashing [J-2, J-11]."""
+
+from __future__ import annotations
+
+from perdure.core.chain import chain_hash
+from perdure.core.facts import Fact
+from perdure.core.journal import encode_facts
+from perdure.core.projection import Projection
+from perdure.ports.store import Append
+
+
+def seal(p: Projection, facts: list[Fact], at_us: int, append_id: bytes, token: int) -> Append:
+    """The append of `facts`, which are folded into `p` already; `p` then stands at the new row.
+
+    The caller adds the index state. A refused append leaves `p` ahead of the journal: drop it and read again.
+    """
+    data = encode_facts(facts)
+    count = len(facts)
+    first_seq = p.version - count + 1
+    prev_seq, prev_hash = p.row_seq, p.row_hash
+    row_hash = chain_hash(prev_hash, first_seq, count, at_us, append_id, data)
+    p.row_seq, p.row_hash = first_seq, row_hash
+    return Append(p.run_id, p.locator, first_seq, count, at_us, append_id, data, row_hash, prev_seq, prev_hash, token)

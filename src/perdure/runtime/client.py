@@ -1,0 +1,605 @@
+"""The client: submit, watch, operate and read, in any process beside the engine or inside it [I-1]."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Generic, TypeAlias, TypeVar, assert_never, cast
+
+import msgspec
+
+from perdure.core import admission
+from perdure.core.durations import Duration
+from perdure.core.explain import Explanation, explain
+from perdure.core.facts import Fact, RunCancelRequested, RunHeld, RunReleased, RunSubmitted
+from perdure.core.journal import decode_facts
+from perdure.core.projection import Projection
+from perdure.core.reducer import fold
+from perdure.core.topology import Topology
+from perdure.define.pipeline import AnyPipeline, Pipeline
+from perdure.define.result import Result
+from perdure.errors import (
+    CorruptJournal,
+    InvalidArgument,
+    InvalidRun,
+    KeyTaken,
+    NotAllowed,
+    NotFound,
+    PayloadError,
+    ScheduleConflict,
+)
+from perdure.ports.clock import System
+from perdure.ports.store import (
+    Committed,
+    Conflict,
+    Deployment,
+    LoadedRun,
+    RunFilter,
+    RunStatus,
+    SlotTaken,
+    Store,
+)
+from perdure.runtime.appending import seal
+from perdure.runtime.arguments import check_annotations, check_duration, check_name, check_text, check_time
+from perdure.runtime.indexing import facts_state, new_run, standing_at
+from perdure.runtime.info import GcReport, RecordedFact, RunInfo, VerifyReport, info_of
+from perdure.runtime.loading import project
+from perdure.runtime.registry import current
+from perdure.runtime.results import result_of
+from perdure.runtime.waiters import Waiters
+
+In = TypeVar("In")
+Out_co = TypeVar("Out_co", covariant=True)
+UNSET: Any = object()
+OUTSIDE = 0
+"""The fencing token of appends from outside the owning worker [J-6]."""
+
+Page: TypeAlias = list[RunInfo]
+Facts: TypeAlias = list[RecordedFact]
+Deployments: TypeAlias = list[Deployment]
+
+
+class Run(Generic[Out_co]):
+    """A handle on one run; holds no state of its own, so it never goes stale.
+
+    Attributes:
+        id: the run's id.
+        created: False where `submit` found a live run of equal input and returned that [R-5].
+    """
+
+    __slots__ = ("_client", "created", "id", "pipeline")
+
+    def __init__(self, client: Client, run_id: str, pipeline: str, *, created: bool = False) -> None:
+        self._client = client
+        self.id = run_id
+        self.pipeline = pipeline
+        self.created = created
+
+    def __repr__(self) -> str:
+        return f"<run {self.id} of {self.pipeline!r}>"
+
+    async def result(self, timeout: Duration | None = None) -> Result[Out_co]:
+        """Wait for the end and return it.
+
+        Args:
+            timeout: seconds or `timedelta`; the run goes on if it is over.
+
+        Raises:
+            TimeoutError: the run has not ended by then.
+            InvalidRun: the deployed pipeline cannot continue the run; an operator acts [D-3].
+            CorruptJournal: the run is quarantined.
+            InvalidArgument: the timeout is no duration.
+        """
+        return cast("Result[Out_co]", await self._client.result(self.id, timeout))
+
+    async def info(self) -> RunInfo:
+        """Where the run stands now."""
+        return await self._client.info(self.id)
+
+    def watch(self) -> AsyncIterator[RunInfo]:
+        """Where the run stands, now and after every change that is noticed, to the end."""
+        return self._client.watch(self.id)
+
+    async def cancel(self, *, reason: str = "canceled", actor: str = "") -> None:
+        """See `Client.cancel`."""
+        await self._client.cancel(self.id, reason=reason, actor=actor)
+
+    async def hold(self, *, reason: str = "operator", note: str = "", actor: str = "") -> None:
+        """See `Client.hold`."""
+        await self._client.hold(self.id, reason=reason, note=note, actor=actor)
+
+    async def release(self, *, note: str = "", actor: str = "") -> None:
+        """See `Client.release`."""
+        await self._client.release(self.id, note=note, actor=actor)
+
+    async def retry(self, *, note: str = "", actor: str = "") -> None:
+        """See `Client.retry`."""
+        await self._client.retry(self.id, note=note, actor=actor)
+
+    async def explain(self) -> Explanation:
+        """See `Client.explain`."""
+        return await self._client.explain(self.id)
+
+    async def journal(self) -> Facts:
+        """See `Client.journal`."""
+        return await self._client.journal(self.id)
+
+
+class Client:
+    """Everything one can do with runs but execute them. Made by `App.client`, `App.engine` or `connect`.
+
+    All methods may raise `StoreUnavailable`: try again, nothing was lost.
+    """
+
+    def __init__(self, store: Store, system: System, pipelines: Mapping[str, AnyPipeline]) -> None:
+        self._store = store
+        self._system = system
+        self._pipelines = dict(pipelines)
+        self._waiters = Waiters(asyncio.get_running_loop())
+        store.on_change(self._on_change)
+
+    @property
+    def store(self) -> Store:
+        """The open store, for tools."""
+        return self._store
+
+    # --- submit
+
+    async def submit(
+        self,
+        pipeline: Pipeline[In, Any, Out_co],
+        input: In,
+        *,
+        resource: str | None = None,
+        tenant: str = "default",
+        delay: Duration | None = None,
+        start_at: datetime | None = None,
+        deadline: datetime | timedelta | None = None,
+        annotations: Mapping[str, str] | None = None,
+        actor: str = "",
+    ) -> Run[Out_co]:
+        """Submit a run; when this returns it is durable and will be executed.
+
+        A live run of the same resource and equal input is returned instead, with `created=False` [R-5].
+
+        Args:
+            resource: what the run is about; by default what the pipeline derives from the input, else the run id.
+            delay: seconds or `timedelta` before the first step starts.
+            start_at: the same as a point in time, with time zone.
+            deadline: when the run is canceled, as a point in time or from now; default: the pipeline's.
+            annotations: labels, for people and for listing; not part of the run's identity.
+            actor: who asks.
+
+        Raises:
+            PayloadError: the input cannot be stored; names the path. Nothing was written.
+            InvalidArgument: another argument is out of range. Nothing was written.
+            ScheduleConflict: a run of other input occupies the slot; names it.
+        """
+        submitted = self._submission(pipeline, input, resource, tenant, delay, start_at, deadline, annotations, actor)
+        run_id, created = await self._enter(pipeline, submitted)
+        return Run(self, run_id, pipeline.id, created=created)
+
+    def _submission(
+        self,
+        pipeline: AnyPipeline,
+        input: object,
+        resource: str | None,
+        tenant: str,
+        delay: Duration | None,
+        start_at: datetime | None,
+        deadline: datetime | timedelta | None,
+        annotations: Mapping[str, str] | None,
+        actor: str,
+    ) -> RunSubmitted:
+        codec = pipeline.input_codec
+        data = codec.encode(input)
+        self._check_size(data)
+        if resource is None and pipeline.resource is not None:
+            resource = pipeline.resource(codec.decode(data))
+        run_id = self._system.run_id()
+        now_us = self._system.now_us()
+        start_us = 0
+        if delay is not None:
+            start_us = now_us + check_duration("delay", delay)
+        if start_at is not None:
+            if delay is not None:
+                raise InvalidArgument("give delay or start_at, not both")
+            start_us = check_time("start_at", start_at)
+        deadline_us = 0
+        if deadline is not None:
+            deadline_us = (
+                now_us + check_duration("deadline", deadline)
+                if isinstance(deadline, timedelta)
+                else check_time("deadline", deadline)
+            )
+        elif pipeline.deadline_s is not None:
+            deadline_us = now_us + int(pipeline.deadline_s * 1_000_000)
+        return RunSubmitted(
+            run_id,
+            pipeline.id,
+            msgspec.Raw(data),
+            codec.digest(input).hex(),
+            run_id if resource is None else check_name("resource", resource),
+            "default" if tenant == "default" else check_name("tenant", tenant),
+            pipeline.slot,
+            max(start_us, 0),
+            max(deadline_us, 0),
+            check_text("actor", actor) if actor else "",
+            check_annotations(annotations),
+        )
+
+    def _check_size(self, data: bytes) -> None:
+        """Refuse inputs over the hard limit [P-4]; a plain client has none."""
+
+    async def _enter(self, pipeline: AnyPipeline, submitted: RunSubmitted) -> tuple[str, bool]:
+        """Append the submission; the run's id, and whether it is new."""
+        now_us = self._system.now_us()
+        p = Projection(submitted.run_id)
+        fold(p, submitted, now_us)
+        append = seal(p, [submitted], now_us, self._system.append_id(), OUTSIDE)
+        append.new = new_run(submitted, now_us)
+        append.index = facts_state(p, now_us)
+        result = await asyncio.shield(self._store.append(append))
+        if isinstance(result, Committed):
+            self._notify(submitted.run_id)
+            return submitted.run_id, True
+        return self._joined(submitted, result), False
+
+    def _joined(self, submitted: RunSubmitted, result: object) -> str:
+        """The live run of equal input that occupies the slot [R-5]."""
+        if not isinstance(result, SlotTaken):
+            raise ScheduleConflict(f"run id {submitted.run_id} is taken", submitted.run_id)
+        if result.input_digest.hex() == submitted.input_digest:
+            return result.run_id
+        once = " for ever (slot='once')" if submitted.slot == "once" else ""
+        raise ScheduleConflict(
+            f"pipeline {submitted.pipeline!r} has run {result.run_id} with other input for resource "
+            f"{submitted.resource!r}; it occupies the slot{once}",
+            result.run_id,
+        )
+
+    # --- read
+
+    async def run(self, run_id: str) -> Run[Any]:
+        """A handle on a run.
+
+        Raises:
+            NotFound: there is no such run.
+        """
+        row = (await self._load(run_id)).row
+        return Run(self, run_id, row.run.pipeline)
+
+    async def info(self, run_id: str) -> RunInfo:
+        """Where a run stands, from its facts and its index row."""
+        loaded = await self._load(run_id)
+        if loaded.row.state.status == "corrupt":
+            return info_of(loaded.row)
+        return info_of(loaded.row, standing_at(project(loaded)))
+
+    async def list(
+        self,
+        *,
+        pipeline: str | None = None,
+        tenant: str | None = None,
+        resource: str | None = None,
+        status: RunStatus | Sequence[RunStatus] = (),
+        submitted_after: datetime | None = None,
+        submitted_before: datetime | None = None,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> Page:
+        """A page of runs, newest first. Give the last id of a page as `after` to get the next."""
+        where = _filter(pipeline, tenant, resource, status, submitted_after, submitted_before)
+        if not 0 < limit <= 1000:
+            raise InvalidArgument(f"limit must be between 1 and 1000, not {limit}")
+        return [info_of(row) for row in await self._store.list_runs(where, after=after, limit=limit)]
+
+    async def counts(
+        self, *, pipeline: str | None = None, tenant: str | None = None, status: RunStatus | Sequence[RunStatus] = ()
+    ) -> dict[tuple[str, str], int]:
+        """Number of runs by (pipeline, status)."""
+        return await self._store.count_runs(_filter(pipeline, tenant, None, status, None, None))
+
+    async def deployments(self, pipeline: str | None = None) -> Deployments:
+        """The registry of topologies, oldest first [D-4]."""
+        return list(await self._store.deployments(pipeline))
+
+    async def explain(self, run_id: str) -> Explanation:
+        """Why each step of the current topology ran, will run, or never will [E-11]."""
+        loaded = await self._load(run_id)
+        topology = await self._topology(loaded.row.run.pipeline)
+        return explain(project(loaded), topology)
+
+    async def journal(self, run_id: str) -> Facts:
+        """Every fact of a run, in order, checked against the chain as far as it reads."""
+        found = await self._store.journal_of(run_id)
+        if found is None:
+            raise NotFound(f"there is no run {run_id!r}")
+        facts: list[RecordedFact] = []
+        for row in found[1]:
+            decoded = decode_facts(run_id, row.first_seq, row.facts)
+            facts += [RecordedFact(row.first_seq + i, row.at_us, fact) for i, fact in enumerate(decoded)]
+        return facts
+
+    async def result(self, run_id: str, timeout: Duration | None = None) -> Result[Any]:
+        """See `Run.result`."""
+        if timeout is None:
+            return await self._wait(run_id)
+        seconds = check_duration("timeout", timeout) / 1_000_000
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._wait(run_id)
+        except TimeoutError:
+            raise TimeoutError(f"run {run_id} has not ended after {seconds:g} s; it goes on") from None
+
+    async def _wait(self, run_id: str) -> Result[Any]:
+        while True:
+            waiter = self._waiters.register(run_id)
+            try:
+                if not self._is_live(run_id):
+                    result = await self._result_now(run_id)
+                    if result is not None:
+                        return result
+                ended = await waiter
+            finally:
+                self._waiters.forget(run_id, waiter)
+            if ended is not None and ended.submitted is not None:
+                return result_of(ended, self._pipelines.get(ended.submitted.pipeline))
+
+    async def _result_now(self, run_id: str) -> Result[Any] | None:
+        loaded = await self._load(run_id)
+        state = loaded.row.state
+        match state.status:
+            case "succeeded" | "failed" | "canceled":
+                return result_of(project(loaded), self._pipelines.get(loaded.row.run.pipeline))
+            case "invalid":
+                reason, _, detail = state.reason.partition(": ")
+                raise InvalidRun(run_id, reason, detail)
+            case "corrupt":
+                raise CorruptJournal(run_id, 0, state.reason)
+            case "ready" | "running" | "held":
+                return None
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    async def watch(self, run_id: str) -> AsyncIterator[RunInfo]:
+        """Where a run stands, now and after every change that is noticed, to the end."""
+        last: RunInfo | None = None
+        while True:
+            waiter = self._waiters.register(run_id)
+            try:
+                info = await self.info(run_id)
+                if info != last:
+                    yield info
+                last = info
+                if info.ended:
+                    return
+                await waiter
+            finally:
+                self._waiters.forget(run_id, waiter)
+
+    # --- operate
+
+    async def cancel(self, run_id: str, *, reason: str = "canceled", actor: str = "") -> None:
+        """Ask for a run to be canceled; durable when this returns, the first request wins [R-12].
+
+        Raises:
+            NotFound: there is no such run.
+            KeyTaken: the run has ended.
+        """
+        fact = RunCancelRequested(check_text("actor", actor), check_name("reason", reason))
+        await self._admit(run_id, lambda p: admission.admit_cancel(p, fact))
+
+    async def hold(self, run_id: str, *, reason: str = "operator", note: str = "", actor: str = "") -> None:
+        """Start no new attempt of a run until it is released; a running attempt ends and is recorded [R-17]."""
+        fact = RunHeld(check_text("actor", actor), check_name("reason", reason), check_text("note", note))
+        await self._admit(run_id, lambda p: admission.admit_hold(p, fact))
+
+    async def release(self, run_id: str, *, note: str = "", actor: str = "") -> None:
+        """Let a held run go on; a bounded retry policy counts from zero again [R-17].
+
+        Raises:
+            NotAllowed: the run is not held.
+        """
+        fact = RunReleased(check_text("actor", actor), check_text("note", note))
+        await self._admit(run_id, lambda p: admission.admit_release(p, fact))
+
+    async def retry(self, run_id: str, *, note: str = "", actor: str = "") -> None:
+        """Go on now, whatever the run waits for: a backoff, a hold, or a deployment that can continue it [R-17, D-2]."""
+        fact = RunReleased(check_text("actor", actor), check_text("note", note))
+        await self._admit(run_id, lambda p: admission.admit_retry(p, fact))
+
+    async def resolve(
+        self,
+        run_id: str,
+        step: str | None = None,
+        *,
+        value: object = UNSET,
+        skip: bool = False,
+        fail: str | None = None,
+        note: str = "",
+        actor: str = "",
+    ) -> None:
+        """Resolve the next operation of a run: with a value, as skipped, or as failed. A running attempt is fenced.
+
+        Args:
+            step: the step it must be of; None: whichever is next.
+            value: the step's state (or, while unwinding, anything: the effect counts as undone); `msgspec.Raw` holds
+                JSON that is decoded and checked first.
+            fail: why.
+
+        Raises:
+            PayloadError: the value does not fit the step's state type.
+            NotAllowed: nothing is left to resolve, or another step is next.
+            KeyTaken: the run has ended.
+        """
+        if (value is not UNSET) + skip + (fail is not None) != 1:
+            raise InvalidArgument("give exactly one of value, skip=True and fail='why'")
+        pipeline_id = (await self._load(run_id)).row.run.pipeline
+        topology = await self._topology(pipeline_id)
+        note, actor = check_text("note", note), check_text("actor", actor)
+
+        def answer(p: Projection) -> admission.Admission:
+            if skip:
+                request = admission.ResolveRequest("skip", actor, step, note=note)
+            elif fail is not None:
+                request = admission.ResolveRequest("fail", actor, step, message=check_text("fail", fail), note=note)
+            else:
+                target = step or p.pin or next_step(p, topology)
+                state = b"null" if p.failure is not None else self._state(pipeline_id, target, value)
+                request = admission.ResolveRequest("value", actor, step, state, note=note)
+            return admission.admit_resolve(p, topology, request, self._system.now_us())
+
+        await self._admit(run_id, answer)
+
+    def _state(self, pipeline_id: str, step: str | None, value: object) -> bytes:
+        """The encoded state that an operator gives, checked against the step's type where it is known."""
+        pipeline = self._pipelines.get(pipeline_id)
+        definition = pipeline.steps.get(step) if pipeline is not None and step is not None else None
+        if definition is None:
+            if not isinstance(value, msgspec.Raw):
+                raise InvalidArgument("the pipeline is not known here, so its state type is not either; name the app")
+            try:
+                msgspec.json.decode(value)
+            except msgspec.MsgspecError as error:
+                raise PayloadError("$", f"not JSON: {error}") from None
+            return bytes(value)
+        return definition.codec.encode(definition.codec.decode(value) if isinstance(value, msgspec.Raw) else value)
+
+    async def verify(
+        self, run_id: str | None = None, *, repair: bool = False, progress: Callable[[int, int], None] | None = None
+    ) -> VerifyReport:
+        """Recompute projections and index rows from the facts and report every difference [J-11].
+
+        Args:
+            run_id: one run; None: all.
+            repair: write index rows anew where they are missing.
+            progress: called with (runs done, runs in all).
+        """
+        from perdure.runtime.verifying import verify
+
+        return await verify(self._store, run_id, repair=repair, progress=progress, now_us=self._system.now_us())
+
+    async def gc(
+        self,
+        older_than: Duration,
+        *,
+        limit: int | None = None,
+        dry_run: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> GcReport:
+        """Remove terminal runs that ended longer ago than `older_than`, whole, in bounded batches [R-9].
+
+        Args:
+            older_than: seconds or `timedelta`.
+            limit: remove no more than so many.
+            dry_run: count only.
+            progress: called with the number removed so far.
+        """
+        before_us = self._system.now_us() - check_duration("older_than", older_than)
+        due = await self._store.count_ended(before_us)
+        if dry_run:
+            return GcReport(0, 0, due)
+        removed = 0
+        while limit is None or removed < limit:
+            batch = await self._store.remove_ended(before_us, 500 if limit is None else min(500, limit - removed))
+            if not batch:
+                break
+            removed += batch
+            if progress is not None:
+                progress(removed)
+        reclaimed = await self._store.reclaim() if removed else 0
+        return GcReport(removed, reclaimed, max(due - removed, 0))
+
+    async def doctor(self) -> dict[str, str | int]:
+        """What the store says of itself."""
+        return await self._store.info()
+
+    # --- facts from outside [J-6]
+
+    async def _admit(self, run_id: str, ask: Callable[[Projection], admission.Admission]) -> None:
+        """Load, ask, append at the tail; again if somebody appended first, without limit."""
+        while True:
+            p = project(await self._load(run_id))
+            match ask(p):
+                case admission.Admitted(fact):
+                    if await self._append_outside(p, fact):
+                        self._notify(run_id)
+                        return
+                case admission.Duplicate():
+                    return
+                case admission.Taken(key, problem):
+                    raise KeyTaken(f"run {run_id}: {problem}", key)
+                case admission.NotPermitted(problem):
+                    raise NotAllowed(f"run {run_id}: {problem}")
+                case _ as unreachable:
+                    assert_never(unreachable)
+
+    async def _append_outside(self, p: Projection, fact: Fact) -> bool:
+        now_us = self._system.now_us()
+        fold(p, fact, now_us)
+        append = seal(p, [fact], now_us, self._system.append_id(), OUTSIDE)
+        append.index = facts_state(p, now_us)
+        result = await asyncio.shield(self._store.append(append))
+        if isinstance(result, (Committed, Conflict)):
+            return isinstance(result, Committed)
+        raise NotFound(f"there is no run {p.run_id!r}")
+
+    # --- inside
+
+    async def _load(self, run_id: str) -> LoadedRun:
+        loaded = await self._store.load(check_name("run id", run_id))
+        if loaded is None:
+            raise NotFound(f"there is no run {run_id!r}")
+        return loaded
+
+    async def _topology(self, pipeline: str) -> Topology:
+        found = await current(self._store, pipeline)
+        known = self._pipelines.get(pipeline)
+        if found is not None:
+            return found[0]
+        if known is not None:
+            return known.topology
+        raise NotFound(f"no topology of pipeline {pipeline!r} is registered in this store")
+
+    def _is_live(self, run_id: str) -> bool:
+        """Whether the run is owned in this process, so that its end will be told."""
+        return False
+
+    def _notify(self, run_id: str) -> None:
+        """Something about a run became durable by this client."""
+        self._waiters.wake(run_id)
+
+    def _on_change(self) -> None:
+        self._waiters.wake_all()
+
+
+def next_step(p: Projection, topology: Topology) -> str | None:
+    """The step of the next operation, where there is one; a hold does not hide it."""
+    from perdure.core.reconciler import reconcile
+
+    held, p.held = p.held, None
+    op = reconcile(p, topology)
+    p.held = held
+    step: str | None = getattr(op, "step", None)
+    return step
+
+
+def _filter(
+    pipeline: str | None,
+    tenant: str | None,
+    resource: str | None,
+    status: RunStatus | Sequence[RunStatus],
+    submitted_after: datetime | None,
+    submitted_before: datetime | None,
+) -> RunFilter:
+    statuses = (status,) if isinstance(status, str) else tuple(status)
+    return RunFilter(
+        pipeline,
+        tenant,
+        resource,
+        statuses,
+        None if submitted_after is None else check_time("submitted_after", submitted_after),
+        None if submitted_before is None else check_time("submitted_before", submitted_before),
+    )

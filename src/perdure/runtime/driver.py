@@ -1,0 +1,291 @@
+"""The life of one owned run: claim or submission, attempt, commit, and round again [J-12]."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+
+from perdure.core.commit import Closed, Plan, Rest, plan_claim, plan_next, plan_outcome
+from perdure.core.facts import OperationRetryScheduled, RetryCause, RunFailed, SegmentAttemptStarted
+from perdure.core.journal import NewerJournal
+from perdure.core.operations import EndedOp, InvalidOp, RunOp, UnwindOp
+from perdure.core.outcomes import Interrupted, Outcome
+from perdure.core.projection import Projection
+from perdure.errors import CorruptJournal, PerdureError, StoreUnavailable
+from perdure.ports.store import Committed, Conflict, Fenced, Gone, IndexState, LoadedRun, SlotTaken
+from perdure.runtime.appending import seal
+from perdure.runtime.executor import attempt
+from perdure.runtime.host import Host
+from perdure.runtime.indexing import corrupt_state, invalid_state, resting_state, running_state
+from perdure.runtime.live import LiveRun, Lost
+from perdure.runtime.loading import project, snapshot_of, worth_a_snapshot
+
+logger = logging.getLogger("perdure")
+
+INVALID_BACKOFF_US = (60_000_000, 3_600_000_000)
+"""An invalid run is asked again after a minute, doubling up to an hour [D-2]."""
+
+_NEVER_BY_BACKOFF = frozenset({"contract-broken", "payload-unserialisable", "state-missing"})
+"""A handler that broke its contract is called again for a new generation or build, or an operator, only [D-2]."""
+
+
+class _Again(Exception):  # a signal: somebody appended first
+    """Read the run again and plan anew [J-5]."""
+
+
+async def drive(host: Host, live: LiveRun, op: RunOp | UnwindOp | None) -> None:
+    """Run operations until the run rests or ends. `op` is reserved and durable."""
+    while op is not None:
+        live.op = op
+        outcome: Outcome | InvalidOp | None
+        if live.noticed and await _stopped_before_start(live):
+            outcome = Interrupted() if live.attempt_is_open() else None
+        else:
+            if host.observers:
+                host.emit("attempt-started", live.p, step=op.step, phase=_phase(op), attempt=op.attempt)
+            outcome = await attempt(host, live, op)
+        op = await commit(host, live, op, outcome)
+
+
+async def _stopped_before_start(live: LiveRun) -> bool:
+    """Read facts from outside that came before the handler started; whether they keep it from starting."""
+    async with live.lock:
+        await live.reload()
+    return not live.attempt_is_open() or live.must_stop() or live.p.held is not None
+
+
+async def commit(
+    host: Host, live: LiveRun, op: RunOp | UnwindOp, outcome: Outcome | InvalidOp | None
+) -> RunOp | UnwindOp | None:
+    """Record how an attempt ended; re-planned, without limit, on whatever was appended from outside [J-6].
+
+    Returns:
+        The next operation, reserved; None where the run rests.
+    """
+    lock = live._lock
+    if lock is not None and lock.locked():  # a memo or a re-read of this attempt is in flight
+        async with lock:
+            pass
+    fresh = True
+    while True:
+        now_us = host.system.now_us()
+        try:
+            plan = await _plan(host, live, op, outcome, now_us, fresh)
+            return await apply(host, live, plan, now_us)
+        except _Again:
+            await live.reload()
+            fresh = False
+
+
+async def _plan(
+    host: Host, live: LiveRun, op: RunOp | UnwindOp, outcome: Outcome | InvalidOp | None, now_us: int, fresh: bool
+) -> Plan:
+    topology = live.line.topology
+    setting = host.setting(live, now_us)
+    if outcome is None and fresh:
+        await live.reload()
+    if outcome is None or (not fresh and not live.attempt_is_open()):
+        if host.observers:
+            host.emit("late", live.p, step=op.step, phase=_phase(op), attempt=op.attempt)
+        return plan_next(live.p, topology, setting)
+    if isinstance(outcome, InvalidOp):
+        return Plan([], None, outcome)
+    return plan_outcome(live.p, topology, op, outcome, setting)
+
+
+async def apply(host: Host, live: LiveRun, plan: Plan, now_us: int) -> RunOp | UnwindOp | None:
+    """Append what was planned, with the index state that follows.
+
+    Raises:
+        _Again: somebody appended first.
+        Lost: the run is no longer this engine's.
+    """
+    p = live.p
+    if plan.rest is None:
+        append = seal(p, plan.facts, now_us, host.system.append_id(), p.token)
+        _check(await host.store.append(append))
+        if worth_a_snapshot(p, live.snapshot_version, released=False):
+            _snapshot(host, live)
+        if host.observers:
+            emit_facts(host, p, plan)
+        if p.run_id in host.waiters:
+            host.waiters.wake(p.run_id)
+        return plan.next
+    if plan.facts:
+        append = seal(p, plan.facts, now_us, host.system.append_id(), p.token)
+        append.index = rest_state(host, live, plan.rest, now_us)
+        _check(await host.store.append(append))
+    elif not await host.store.set_index(p.locator, rest_state(host, live, plan.rest, now_us), p.row_seq):
+        raise _Again
+    _released(host, live, plan)
+    return None
+
+
+def _check(result: Committed | SlotTaken | Conflict | Fenced | Gone) -> None:
+    if type(result) is Committed:
+        return
+    if isinstance(result, Conflict):
+        raise _Again
+    raise Lost
+
+
+def rest_state(host: Host, live: LiveRun, rest: Rest, now_us: int) -> IndexState:
+    """The index state of a run that rests for `rest`."""
+    if not isinstance(rest, InvalidOp):
+        return resting_state(live.p, rest, now_us)
+    run_id = live.p.run_id
+    times = host.judged.get(run_id, 0)
+    host.judged[run_id] = times + 1
+    least, most = INVALID_BACKOFF_US
+    due_us = None if rest.reason in _NEVER_BY_BACKOFF else now_us + min(most, least << min(times, 20))
+    if not times:
+        logger.warning("run %s is invalid (%s): %s", run_id, rest.reason, rest.detail)
+    return invalid_state(live.p, rest, due_us, live.line.generation, host.options.build)
+
+
+def _snapshot(host: Host, live: LiveRun) -> None:
+    host.store.put_snapshot(live.p.locator, snapshot_of(live.p))
+    live.snapshot_version = live.p.version
+
+
+def _released(host: Host, live: LiveRun, plan: Plan) -> None:
+    """The run rests and that is durable: wake who waits, count it out."""
+    p = live.p
+    ended = p.ended is not None
+    if not ended and worth_a_snapshot(p, live.snapshot_version, released=True):
+        _snapshot(host, live)
+    if host.live.pop(p.run_id, None) is not None:
+        rest = plan.rest
+        host.on_released(getattr(rest, "due_us", None) if not isinstance(rest, Closed) else 0)
+    if not isinstance(plan.rest, InvalidOp):
+        host.judged.pop(p.run_id, None)
+    if host.observers:
+        emit_facts(host, p, plan)
+    host.waiters.wake(p.run_id, p if ended else None)
+
+
+def _phase(op: RunOp | UnwindOp) -> str:
+    return "forward" if type(op) is RunOp else "unwind"
+
+
+# --- claiming
+
+
+async def claim(host: Host, live: LiveRun, loaded: LoadedRun) -> RunOp | UnwindOp | None:
+    """Reconcile a due run and claim it together with what the claim does; None where it rests at once [D-8]."""
+    lost_cause: RetryCause = "interrupted" if loaded.row.state.status == "invalid" else "lost"
+    due_us = loaded.row.state.due_us
+    while True:
+        p = live.p
+        now_us = host.system.now_us()
+        fact = SegmentAttemptStarted(p.token + 1, host.worker, live.line.generation, host.options.build)
+        plan = plan_claim(p, live.line.topology, fact, host.setting(live, now_us), lost_cause=lost_cause)
+        try:
+            if host.observers and due_us is not None and now_us - due_us > 60_000_000:
+                host.emit("overdue", p, detail=f"due {(now_us - due_us) // 1_000_000} s ago")
+            if plan.rest is not None or not plan.facts:
+                return await apply(host, live, plan, now_us)
+            append = seal(p, plan.facts, now_us, host.system.append_id(), p.token)
+            append.index = running_state(p)
+            _check(await host.store.append(append))
+            if host.observers:
+                emit_facts(host, p, plan)
+            return plan.next
+        except _Again:
+            again = await host.store.load(p.run_id)
+            if again is None or again.row.state.token != loaded.row.state.token:
+                raise Lost from None
+            live.p = project(again)
+
+
+async def claim_and_drive(host: Host, live: LiveRun, loaded: LoadedRun) -> None:
+    """The task of a run that was due."""
+    await guarded(host, live, _claim_and_drive(host, live, loaded))
+
+
+async def _claim_and_drive(host: Host, live: LiveRun, loaded: LoadedRun) -> None:
+    await drive(host, live, await claim(host, live, loaded))
+
+
+async def guarded(host: Host, live: LiveRun, work: Coroutine[object, object, None]) -> None:
+    """Await `work`; whatever goes wrong hurts this run only, and the run is never left without an owner or a due time."""
+    try:
+        await work
+    except Lost:
+        logger.warning("run %s was taken over by another worker or removed; dropped here", live.p.run_id)
+    except CorruptJournal as error:
+        await quarantine(host, live.p, error)
+    except StoreUnavailable as error:
+        logger.error("run %s waits for the store: %s", live.p.run_id, error)
+    except asyncio.CancelledError:
+        pass  # the engine was aborted: as after a crash, the next owner goes on
+    except Exception:
+        logger.exception("run %s: a bug in the engine; the run is tried again at the next start", live.p.run_id)
+    finally:
+        if host.live.pop(live.p.run_id, None) is not None:
+            host.on_released(None)
+            host.waiters.wake(live.p.run_id)
+
+
+async def quarantine(host: Host, p: Projection, error: CorruptJournal | NewerJournal) -> None:
+    """Mark a run corrupt, so that nobody touches it until somebody looked [J-8]."""
+    logger.error("%s", error)
+    try:
+        found = await host.store.journal_of(p.run_id)
+        if found is not None:
+            locator, rows = found
+            tail_seq = rows[-1].first_seq if rows else 0
+            await host.store.set_index(locator, corrupt_state(p.token, str(error)), tail_seq)
+    except PerdureError as problem:
+        logger.error("run %s could not be quarantined: %s", p.run_id, problem)
+    if host.observers:
+        host.emit("corrupt", p, detail=str(error))
+
+
+# --- events
+
+
+def emit_facts(host: Host, p: Projection, plan: Plan) -> None:
+    """Tell observers what an append made durable."""
+    for fact in plan.facts:
+        match fact:
+            case SegmentAttemptStarted():
+                host.emit("claimed", p)
+            case OperationRetryScheduled():
+                detail = fact.failure.message if fact.failure is not None else fact.cause
+                host.emit("retry-scheduled", p, step=fact.step, phase=fact.phase, attempt=fact.attempt, detail=detail)
+            case RunFailed():
+                host.emit(
+                    "canceled" if fact.failure.kind == "canceled" else "failed",
+                    p,
+                    step=fact.failure.step,
+                    detail=fact.failure.message,
+                )
+                left = (*fact.half_unwound, *fact.uncompensated, *fact.unavailable)
+                if left:
+                    host.emit("uncompensated", p, detail=", ".join(left))
+            case _:
+                _emit_simple(host, p, fact)
+    match plan.rest:
+        case InvalidOp(reason, detail):
+            host.emit("invalid", p, detail=f"{reason}: {detail}")
+        case None | EndedOp():
+            pass
+        case _:
+            host.emit("released", p)
+
+
+def _emit_simple(host: Host, p: Projection, fact: object) -> None:
+    name = type(fact).__name__
+    step: str = getattr(fact, "step", "")
+    phase: str = getattr(fact, "phase", "")
+    attempt_number: int = getattr(fact, "attempt", 0)
+    if name == "OperationSucceeded":
+        host.emit("attempt-succeeded", p, step=step, phase=phase, attempt=attempt_number)
+    elif name == "OperationFailed":
+        host.emit("attempt-failed", p, step=step, phase=phase)
+    elif name == "RunHeld":
+        host.emit("held", p, step=step)
+    elif name == "RunSucceeded":
+        host.emit("succeeded", p)

@@ -1,0 +1,148 @@
+"""Calling a handler for a reserved attempt, and turning whatever happens into an outcome."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, TypeAlias
+
+from perdure.core.facts import Failure, Phase
+from perdure.core.operations import InvalidOp, InvalidReason, RunOp, UnwindOp
+from perdure.core.outcomes import Declined, Interrupted, Outcome, Raised, Refused, Returned, TimedOut
+from perdure.define.failure import failure_of
+from perdure.define.invocation import Invocation, UnwindInvocation
+from perdure.define.signals import Fail
+from perdure.define.step import AnyStep
+from perdure.errors import PayloadError
+from perdure.runtime.context import current_invocation
+from perdure.runtime.host import Host, Middleware, Next
+from perdure.runtime.live import LiveRun, broken
+
+Ended: TypeAlias = Outcome | InvalidOp | None
+"""An outcome to record; or the run is invalid and nothing is recorded; or None: somebody else ended the attempt."""
+
+
+async def attempt(host: Host, live: LiveRun, op: RunOp | UnwindOp) -> Ended:
+    """Run one reserved attempt to its end. Never raises what a handler raises.
+
+    Raises:
+        asyncio.CancelledError: the engine was aborted; nothing is recorded.
+    """
+    definition = live.line.steps[op.step]
+    if type(op) is RunOp:
+        phase: Phase = "forward"
+        inv: Invocation[Any, Any] = Invocation(live, definition, op.attempt)
+    else:
+        phase = "unwind"
+        inv = UnwindInvocation(live, definition, op.attempt)
+    live.interrupt = None
+    live.started_us = host.system.now_us()
+    timeout_s = live.line.timeouts_s.get(op.step)
+    timer = None if timeout_s is None else host.loop.call_later(timeout_s, live.stop_handler, "timeout")
+    value: object = None
+    error: BaseException | None = None
+    try:
+        handler, is_async, arguments = _handler(live, definition, op, inv)
+    except PayloadError as problem:
+        return InvalidOp("payload-unreadable", f"the state of step {op.step!r}: {problem}")
+    current_invocation.set(inv)
+    live.in_handler = True
+    try:
+        if host.middleware:
+            value = await _wrapped(host, handler, is_async, arguments, inv)
+        elif is_async:
+            value = await handler(*arguments)
+        else:
+            value = await host.threads.run(lambda: handler(*arguments))
+    except GeneratorExit:
+        raise
+    except BaseException as raised:  # whatever a handler raises is the end of its attempt
+        error = raised
+    finally:
+        live.in_handler = False
+        current_invocation.set(None)
+        if timer is not None:
+            timer.cancel()
+    if live.interrupt is not None and live.task is not None:
+        live.task.uncancel()
+        if live.interrupt == "abort":
+            raise asyncio.CancelledError
+    return _ended(host, live, definition, op, phase, inv, value, error)
+
+
+async def _wrapped(
+    host: Host, handler: Any, is_async: bool, arguments: tuple[object, ...], inv: Invocation[Any, Any]
+) -> object:
+    """The handler inside all middleware, the first of the app's list outermost [R-15]."""
+
+    async def innermost() -> object:
+        if is_async:
+            return await handler(*arguments)
+        return await host.threads.run(lambda: handler(*arguments))
+
+    following: Next = innermost
+    for wrapper in reversed(host.middleware):
+        following = _around(wrapper, inv, following)
+    return await following()
+
+
+def _around(wrapper: Middleware, inv: Invocation[Any, Any], following: Next) -> Next:
+    return lambda: wrapper(inv, following)
+
+
+def _handler(
+    live: LiveRun, definition: AnyStep[Any, Any], op: RunOp | UnwindOp, inv: Invocation[Any, Any]
+) -> tuple[Any, bool, tuple[object, ...]]:
+    """The function to call for an operation, whether it is `async def`, and its arguments."""
+    if type(op) is RunOp:
+        return definition.handler, definition.is_async, (inv,)
+    if type(op) is UnwindOp and op.in_doubt:
+        return definition.unwind_in_doubt, definition.unwind_in_doubt_is_async, (inv,)
+    state = definition.codec.decode(live.p.state(op.step) or b"null")
+    return definition.unwind, definition.unwind_is_async, (inv, state)
+
+
+def _ended(
+    host: Host,
+    live: LiveRun,
+    definition: AnyStep[Any, Any],
+    op: RunOp | UnwindOp,
+    phase: Phase,
+    inv: Invocation[Any, Any],
+    value: object,
+    error: BaseException | None,
+) -> Ended:
+    if live.interrupt == "fenced":
+        return None
+    if inv.broken is not None:
+        problem = broken(inv.broken)
+        return InvalidOp(problem.reason, problem.detail)
+    if error is None:
+        return _returned(host, definition, op, phase, value)
+    at_us = host.system.now_us()
+    if isinstance(error, Fail):
+        return Declined(failure_of(error, step=op.step, phase=phase, attempt=op.attempt, at_us=at_us))
+    if live.interrupt == "shutdown":
+        return Interrupted()
+    if live.interrupt == "timeout":
+        message = f"the attempt took longer than {live.line.timeouts_s.get(op.step)} s"
+        return TimedOut(Failure(op.step, message, phase, op.attempt, at_us, reason="attempt-timeout"))
+    never = live.line.policy(op.step).is_never(error)
+    return Raised(failure_of(error, step=op.step, phase=phase, attempt=op.attempt, at_us=at_us), never)
+
+
+def _returned(host: Host, definition: AnyStep[Any, Any], op: RunOp | UnwindOp, phase: Phase, value: object) -> Ended:
+    if phase == "unwind":
+        return Returned(b"null")
+    try:
+        state = definition.codec.encode(value)
+    except PayloadError as error:
+        reason: InvalidReason = "contract-broken" if value is None else "payload-unserialisable"
+        return InvalidOp(reason, f"the state that step {op.step!r} returned cannot be stored: {error}")
+    limit = host.options.payload_limit
+    if len(state) > limit:
+        message = (
+            f"step {op.step!r} returned a state of {len(state):,} bytes, the limit is {limit:,}; store it elsewhere and "
+            "return a reference, or raise the limit, and resolve or retry"
+        )
+        return Refused(Failure(op.step, message, phase, op.attempt, host.system.now_us(), reason="payload-too-large"))
+    return Returned(state)

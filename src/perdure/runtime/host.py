@@ -1,0 +1,99 @@
+"""What the runs of one engine share: store, time, limits, and who wants to know."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from perdure.core.commit import Setting
+from perdure.core.projection import Projection
+from perdure.define.invocation import Invocation
+from perdure.ports.clock import System
+from perdure.ports.observer import Event, EventKind, Observer
+from perdure.ports.store import Store
+from perdure.runtime.line import Line
+from perdure.runtime.threads import Threads
+from perdure.runtime.waiters import Waiters
+
+if TYPE_CHECKING:
+    from perdure.runtime.live import LiveRun
+
+logger = logging.getLogger("perdure")
+
+Next: TypeAlias = Callable[[], Awaitable[object]]
+Middleware: TypeAlias = Callable[[Invocation[Any, Any], Next], Awaitable[object]]
+"""Wraps every attempt: awaits the second argument for the handler's value, and returns it [R-15]."""
+
+
+class Options:
+    """Limits of one engine; see `App` for their meaning."""
+
+    __slots__ = ("block_limit_s", "build", "capacity", "payload_limit", "threads")
+
+    def __init__(self, *, capacity: int, threads: int, payload_limit: int, block_limit_s: float, build: str) -> None:
+        self.capacity = capacity
+        self.threads = threads
+        self.payload_limit = payload_limit
+        self.block_limit_s = block_limit_s
+        self.build = build
+
+
+class Host:
+    """Shared by the engine and its live runs; holds no logic of either.
+
+    Attributes:
+        draining: no attempt is reserved any more [R-6].
+        live: the runs this engine owns or is about to, by id.
+        invalid_since: how often each invalid run was judged in vain, for the backoff of D-2.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        system: System,
+        loop: asyncio.AbstractEventLoop,
+        worker: str,
+        options: Options,
+        middleware: Sequence[Middleware],
+        observers: Sequence[Observer],
+    ) -> None:
+        self.store = store
+        self.system = system
+        self.loop = loop
+        self.worker = worker
+        self.options = options
+        self.middleware = tuple(middleware)
+        self.observers = list(observers)
+        self.threads = Threads(loop, options.threads)
+        self.waiters = Waiters(loop)
+        self.lines: dict[str, Line] = {}
+        self.live: dict[str, LiveRun] = {}
+        self.draining = False
+        self.judged: dict[str, int] = {}
+        self.on_released: Callable[[int | None], None] = lambda _due_us: None
+
+    def setting(self, live: LiveRun, now_us: int) -> Setting:
+        """What planning is told."""
+        return Setting(now_us, not self.draining, self.system.chance(), live.line.policy, live)
+
+    def emit(
+        self,
+        kind: EventKind,
+        p: Projection | None = None,
+        *,
+        step: str = "",
+        phase: str = "",
+        attempt: int = 0,
+        detail: str = "",
+    ) -> None:
+        """Tell the observers; what they raise is logged [R-15]. Call only where `observers` is not empty."""
+        run_id = p.run_id if p is not None else ""
+        pipeline = p.submitted.pipeline if p is not None and p.submitted is not None else ""
+        event = Event(kind, self.system.now_us(), run_id, pipeline, step, phase, attempt, detail)
+        for observer in self.observers:
+            try:
+                observer(event)
+            except Exception:
+                logger.exception("an observer failed on %s", kind)

@@ -1,0 +1,133 @@
+"""How a run's index row follows from its facts, and from the judgement of the worker that let go of it."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from perdure.core.commit import Closed, Rest, Waiting
+from perdure.core.facts import RunSubmitted, RunSucceeded
+from perdure.core.operations import EndedOp, HeldOp, InvalidOp
+from perdure.core.projection import Projection
+from perdure.ports.store import IndexState, NewRun, RunStatus
+
+
+def new_run(submitted: RunSubmitted, submitted_us: int) -> NewRun:
+    """The index columns of a run that never change. A run about itself alone excludes nobody."""
+    slot_key = None if submitted.slot == "none" or submitted.resource == submitted.run_id else submitted.resource
+    return NewRun(
+        submitted.run_id,
+        submitted.tenant,
+        submitted.pipeline,
+        submitted.resource,
+        slot_key,
+        submitted.slot == "once",
+        bytes.fromhex(submitted.input_digest),
+        submitted_us,
+        submitted.deadline_us,
+    )
+
+
+def ended_status(p: Projection) -> RunStatus:
+    """`succeeded`, `failed` or `canceled` of a run that ended [M-11]."""
+    if isinstance(p.ended, RunSucceeded):
+        return "succeeded"
+    return "canceled" if p.ended is not None and p.ended.failure.kind == "canceled" else "failed"
+
+
+def running_state(p: Projection) -> IndexState:
+    """The row of a run that a worker owns."""
+    return IndexState(
+        "running",
+        None,
+        p.worker,
+        p.token,
+        p.generation,
+        canceling=p.cancel is not None,
+        step=standing_at(p),
+    )
+
+
+def resting_state(p: Projection, rest: Rest, now_us: int) -> IndexState:
+    """The row of a run that nobody owns, for any rest but an invalid run."""
+    match rest:
+        case Waiting(due_us):
+            return _state(p, "ready", _with_deadline(p, due_us), _backoff_reason(p))
+        case Closed():
+            return _state(p, "ready", now_us, "")
+        case HeldOp(reason):
+            return _state(p, "held", _with_deadline(p, None), reason)
+        case EndedOp():
+            failure = p.ended.failure if p.ended is not None and not isinstance(p.ended, RunSucceeded) else None
+            return _state(p, ended_status(p), None, "" if failure is None else failure.reason)
+        case InvalidOp():
+            return invalid_state(p, rest, None, p.generation, p.build)
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def invalid_state(p: Projection, op: InvalidOp, due_us: int | None, generation: int, build: str) -> IndexState:
+    """The row of an invalid run: why, and under which generation and build it was judged [D-2]."""
+    return _state(p, "invalid", due_us, f"{op.reason}: {op.detail}", generation=generation, build=build)
+
+
+def corrupt_state(token: int, problem: str) -> IndexState:
+    """The row of a run whose journal contradicts itself: quarantined, nobody touches it [J-8]."""
+    return IndexState("corrupt", None, token=token, reason=problem)
+
+
+def facts_state(p: Projection, now_us: int) -> IndexState:
+    """The row of a run that nobody owns, from its facts alone: after facts from outside, and for rebuilding [J-11]."""
+    if p.ended is not None:
+        return resting_state(p, EndedOp(), now_us)
+    if p.held is not None and (p.cancel is None or p.failure is not None):
+        return resting_state(p, HeldOp(p.held.reason), now_us)
+    due_us = now_us if p.cancel is not None and p.failure is None else max(p.due_us, 0) or p.submitted_us
+    return _state(p, "ready", _with_deadline(p, due_us), _backoff_reason(p))
+
+
+def _state(
+    p: Projection,
+    status: RunStatus,
+    due_us: int | None,
+    reason: str,
+    *,
+    generation: int | None = None,
+    build: str = "",
+) -> IndexState:
+    return IndexState(
+        status,
+        due_us,
+        "",
+        p.token,
+        p.generation if generation is None else generation,
+        build,
+        reason,
+        p.cancel is not None,
+        standing_at(p),
+        p.version,
+        p.row_hash,
+    )
+
+
+def _with_deadline(p: Projection, due_us: int | None) -> int | None:
+    """The deadline wakes a run that would otherwise wait longer [R-12]."""
+    deadline_us = p.submitted.deadline_us if p.submitted is not None else 0
+    if not deadline_us or p.cancel is not None or p.failure is not None:
+        return due_us
+    return deadline_us if due_us is None else min(due_us, deadline_us)
+
+
+def _backoff_reason(p: Projection) -> str:
+    current = p.current
+    if current is None or current.last_failure is None or not p.due_us:
+        return ""
+    return current.last_failure.reason
+
+
+def standing_at(p: Projection) -> str:
+    """The step a run stands at, for people."""
+    if p.ended is not None:
+        return p.failure.step if p.failure is not None else ""
+    if p.failure is not None:
+        return p.last_unwind or p.failure.step
+    return p.pin or ""

@@ -1,0 +1,278 @@
+"""A run that this engine owns: its projection, and what its handlers see of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from msgspec import Raw
+
+from perdure.core.commit import Unplannable
+from perdure.core.facts import Failure, OperationProgress, Phase, RunFailed, RunSubmitted
+from perdure.core.operations import InvalidReason, RunOp, UnwindOp
+from perdure.core.projection import Projection
+from perdure.core.reducer import fold
+from perdure.define.invocation import FailedInvocation, PureInvocation
+from perdure.define.signals import BrokenContract
+from perdure.errors import PayloadError, PerdureError
+from perdure.ports.store import Committed
+from perdure.runtime.appending import seal
+from perdure.runtime.loading import project
+
+if TYPE_CHECKING:
+    from perdure.codec.json import Codec
+    from perdure.define.pipeline import AnyPipeline
+    from perdure.runtime.host import Host
+    from perdure.runtime.line import Line
+
+logger = logging.getLogger("perdure")
+
+Interrupt: TypeAlias = Literal["timeout", "cancel", "shutdown", "fenced", "abort"]
+
+_BROKEN: dict[str, InvalidReason] = {"state-missing": "state-missing", "payload-unreadable": "payload-unreadable"}
+
+
+class Lost(Exception):  # a signal: this engine no longer owns the run
+    """The run was taken over or removed; drop it."""
+
+
+class LiveRun:
+    """One owned run. It is the `RunView` of its handlers and the `Evaluator` of its planning.
+
+    Attributes:
+        op: the operation whose attempt is reserved, while there is one.
+        in_handler: a handler is being awaited: only then may the task be cancelled.
+        interrupt: why the handler was cancelled, None if it was not.
+        noticed: somebody appended from outside; read it before starting a handler.
+        snapshot_version: version of the newest snapshot.
+    """
+
+    __slots__ = (
+        "_lock",
+        "host",
+        "in_handler",
+        "interrupt",
+        "line",
+        "noticed",
+        "op",
+        "p",
+        "snapshot_version",
+        "started_us",
+        "submitted",
+        "task",
+    )
+
+    def __init__(self, host: Host, line: Line, p: Projection, submitted: RunSubmitted) -> None:
+        self.host = host
+        self.line = line
+        self.p = p
+        self.submitted = submitted
+        self.op: RunOp | UnwindOp | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.in_handler = False
+        self.interrupt: Interrupt | None = None
+        self.noticed = False
+        self.snapshot_version = 0
+        self.started_us = 0
+        self._lock: asyncio.Lock | None = None
+
+    # --- what handlers see (define.invocation.RunView)
+
+    @property
+    def run_id(self) -> str:
+        return self.p.run_id
+
+    @property
+    def tenant(self) -> str:
+        return self.submitted.tenant
+
+    @property
+    def resource(self) -> str:
+        return self.submitted.resource
+
+    @property
+    def pipeline(self) -> AnyPipeline:
+        return self.line.pipeline
+
+    @property
+    def deps(self) -> object:
+        return self.line.deps
+
+    @property
+    def canceled(self) -> bool:
+        return self.interrupt is not None or (self.p.cancel is not None and self.p.failure is None)
+
+    @property
+    def failure(self) -> Failure | None:
+        return self.p.failure
+
+    @property
+    def unwind_failures(self) -> tuple[Failure, ...]:
+        return tuple(self.p.unwind_failures)
+
+    def input_bytes(self) -> Raw:
+        """The encoded input."""
+        return self.submitted.input
+
+    def state_bytes(self, step_id: str, /) -> bytes | None:
+        """The encoded state of a step, None where it has none."""
+        return self.p.state(step_id)
+
+    def memo_bytes(self, step_id: str, phase: Phase, name: str, /) -> bytes | None:
+        """A recorded memo, None where there is none."""
+        return self.p.memo(phase, step_id, name)
+
+    async def memo(self, step_id: str, phase: Phase, name: str, value: bytes, /) -> None:
+        """Record a memo of the running attempt; resolves when it is durable [M-15]."""
+        async with self.lock:
+            while self.p.memo(phase, step_id, name) is None:
+                if not self.attempt_is_open():
+                    raise asyncio.CancelledError("the attempt was ended from outside")
+                fact = OperationProgress(step_id, name, Raw(value), phase)
+                now_us = self.host.system.now_us()
+                fold(self.p, fact, now_us)
+                append = seal(self.p, [fact], now_us, self.host.system.append_id(), self.p.token)
+                result = await asyncio.shield(self.host.store.append(append))
+                if type(result) is not Committed:
+                    await self.reload()
+
+    # --- the author's pure functions (core.commit.Evaluator)
+
+    def condition(self, step: str, /) -> bool:
+        """Ask a step's condition [E-12]."""
+        definition = self.line.steps[step]
+        inv: PureInvocation[Any, Any] = PureInvocation(self, definition)
+        when = definition.when
+        answer = True if when is None else self._pure(when, inv, "condition-raised", f"the condition of step {step!r}")
+        if not isinstance(answer, bool):
+            raise Unplannable(
+                "condition-raised", f"the condition of step {step!r} returned {type(answer).__name__}, not bool"
+            )
+        return answer
+
+    def output(self) -> bytes:
+        """Call the output function and encode what it returns [M-13]."""
+        inv: PureInvocation[Any, Any] = PureInvocation(self, None)
+        value = self._pure(self.line.pipeline.output, inv, "output-raised", "the output function")
+        return self._encoded(self.line.pipeline.output_codec, value)
+
+    def failure_output(self, ended: RunFailed, /) -> bytes:
+        """Call the failure-output function, where there is one [M-13]."""
+        function = self.line.pipeline.failure_output
+        if function is None:
+            return b"null"
+        inv: FailedInvocation[Any, Any] = FailedInvocation(self, ended)
+        value = self._pure(function, inv, "output-raised", "the failure-output function")
+        return self._encoded(self.line.pipeline.failure_output_codec, value)
+
+    def _pure(self, function: Any, inv: PureInvocation[Any, Any], reason: InvalidReason, what: str) -> Any:
+        value: Any = None
+        try:
+            value = function(inv)
+        except Exception as error:  # a pure function that raises makes the run invalid, whatever it raises
+            if inv.broken is None:
+                raise Unplannable(reason, f"{what} raised {type(error).__name__}: {error}"[:1000]) from error
+        if inv.broken is not None:
+            raise broken(inv.broken) from inv.broken
+        return value
+
+    def _encoded(self, codec: Codec[Any], value: object) -> bytes:
+        try:
+            data = codec.encode(value)
+        except PayloadError as error:
+            raise Unplannable("payload-unserialisable", f"the output cannot be stored: {error}") from error
+        if len(data) > self.host.options.payload_limit:
+            raise Unplannable(
+                "payload-unserialisable",
+                f"the output has {len(data):,} bytes, the limit is {self.host.options.payload_limit:,}",
+            )
+        return data
+
+    # --- being told and being stopped
+
+    @property
+    def lock(self) -> asyncio.Lock:
+        """Serialises appends and re-reads inside one attempt."""
+        if self._lock is None:
+            self._lock = asyncio.Lock()
+        return self._lock
+
+    def attempt_is_open(self) -> bool:
+        """The reserved attempt is still this engine's to end [J-7, R-17]."""
+        current, op = self.p.current, self.op
+        return (
+            op is not None
+            and current is not None
+            and current.open
+            and current.step == op.step
+            and current.attempt == op.attempt
+            and current.phase == ("forward" if type(op) is RunOp else "unwind")
+        )
+
+    def stop_handler(self, why: Interrupt) -> None:
+        """Cancel the handler that is being awaited, if one is; the first reason stays."""
+        if self.in_handler and self.interrupt is None and self.task is not None:
+            self.interrupt = why
+            self.task.cancel()
+
+    def notice(self) -> None:
+        """Facts came from outside: read them now if a handler runs, else before the next one starts [J-6]."""
+        self.noticed = True
+        if self.in_handler:
+            task = self.host.loop.create_task(self._look())
+            task.add_done_callback(_log_failure)
+
+    async def _look(self) -> None:
+        async with self.lock:
+            if not self.in_handler or not self.noticed:
+                return
+            op = self.op
+            try:
+                await self.reload()
+            except (Lost, PerdureError):
+                self.stop_handler("fenced")
+                return
+            if self.op is op and self.in_handler:
+                self.act_on_notice()
+
+    def act_on_notice(self) -> None:
+        """Stop the handler if what was read says so [R-12, R-17]."""
+        if not self.attempt_is_open():
+            self.stop_handler("fenced")
+        elif self.must_stop():
+            self.stop_handler("cancel")
+
+    def must_stop(self) -> bool:
+        """A cancel is to end the running forward attempt, unless its step settles first [R-12]."""
+        if self.p.cancel is None or type(self.op) is not RunOp:
+            return False
+        definition = self.line.steps.get(self.op.step)
+        return definition is None or not definition.spec.settle
+
+    async def reload(self) -> None:
+        """Read the run again; what was folded in vain is gone.
+
+        Raises:
+            Lost: somebody else owns the run, or it was removed [J-3].
+            CorruptJournal: see `project`.
+        """
+        self.noticed = False
+        token = self.p.token
+        loaded = await self.host.store.load(self.p.run_id)
+        if loaded is None:
+            raise Lost
+        p = project(loaded)
+        if p.token != token:
+            raise Lost
+        self.p = p
+
+
+def broken(breach: BrokenContract) -> Unplannable:
+    """A breach of contract as the reason for an invalid run [D-1]."""
+    return Unplannable(_BROKEN.get(breach.reason, "contract-broken"), str(breach))
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        logger.error("reading facts from outside failed", exc_info=task.exception())

@@ -1,0 +1,38 @@
+"""Which topology is current: deployments in the store, and what an engine adds to them at start [D-4, D-5]."""
+
+from __future__ import annotations
+
+from perdure.core.topology import Topology, decode_steps, encode_steps
+from perdure.ports.clock import System
+from perdure.ports.store import Deployment, Store
+
+
+def topologies(deployments: list[Deployment]) -> list[Topology]:
+    """The stored topologies, in order of generation."""
+    return [Topology(decode_steps(d.steps)) for d in deployments]
+
+
+async def deploy(store: Store, system: System, pipeline: str, topology: Topology, actor: str) -> tuple[Topology, int]:
+    """Make `topology` current, on a store with one engine: a new generation unless it is current already [D-5].
+
+    Returns:
+        The topology, knowing what former generations declared, and its generation.
+    """
+    while True:
+        known = sorted(await store.deployments(pipeline), key=lambda d: d.generation)
+        former = topologies(known)
+        if known and known[-1].digest == topology.digest:
+            return topology.after(former), known[-1].generation
+        generation = known[-1].generation + 1 if known else 1
+        steps = encode_steps(topology.steps)
+        if await store.deploy(Deployment(pipeline, generation, topology.digest, steps, system.now_us(), actor)):
+            return topology.after(former), generation
+
+
+async def current(store: Store, pipeline: str) -> tuple[Topology, int] | None:
+    """The current topology of a pipeline as the store knows it, and its generation; None if there is none."""
+    known = sorted(await store.deployments(pipeline), key=lambda d: d.generation)
+    if not known:
+        return None
+    former = topologies(known)
+    return former[-1].after(former), known[-1].generation

@@ -1,0 +1,60 @@
+"""The one place that reads the real clock and real chance."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from itertools import count
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_PAIRS = tuple(a + b for a in _ALPHABET for b in _ALPHABET)
+
+
+class RealSystem:
+    """Wall clock, process-unique append ids, time-ordered run ids.
+
+    Run ids are 21 characters: 11 for the microseconds, 10 of chance. Ids of one process rise strictly, so
+    that newest-first listings are stable; across processes they rise as far as the clocks agree.
+    """
+
+    def __init__(self) -> None:
+        self._random = random.Random(os.urandom(16))
+        self._prefix = os.urandom(8)
+        self._numbers = count(1)
+        self._last_us = 0
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._reseed)
+
+    def _reseed(self) -> None:
+        self._random.seed(os.urandom(16))
+        self._prefix = os.urandom(8)
+
+    def now_us(self) -> int:
+        """See `System.now_us`."""
+        return time.time_ns() // 1000
+
+    def run_id(self) -> str:
+        """See `System.run_id`."""
+        now_us = max(time.time_ns() // 1000, self._last_us + 1)
+        self._last_us = now_us
+        return encode_run_id(now_us, self._random.getrandbits(50))
+
+    def append_id(self) -> bytes:
+        """See `System.append_id`."""
+        return self._prefix + next(self._numbers).to_bytes(8, "big")
+
+    def worker_id(self) -> str:
+        """See `System.worker_id`."""
+        return f"w{self._random.getrandbits(60):015x}"
+
+    def chance(self) -> float:
+        """See `System.chance`."""
+        return self._random.random()
+
+
+def encode_run_id(now_us: int, chance: int) -> str:
+    """A run id from microseconds (55 bits, which last until the year 3112) and 50 bits of chance."""
+    pairs = _PAIRS
+    n = (now_us & (1 << 55) - 1) << 50 | chance
+    return _ALPHABET[n >> 100] + "".join([pairs[n >> shift & 1023] for shift in range(90, -1, -10)])

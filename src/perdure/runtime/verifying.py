@@ -1,0 +1,116 @@
+"""Recomputing everything from the facts: `verify`, and rebuilding index rows that are gone [J-11]."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+from perdure.core.journal import NewerJournal
+from perdure.core.projection import REDUCER_VERSION, Projection, dump
+from perdure.errors import CorruptJournal, NotFound
+from perdure.ports.store import TERMINAL, IndexState, LoadedRun, NewRun, RunFilter, Snapshot, Store
+from perdure.runtime.indexing import facts_state, new_run
+from perdure.runtime.info import Finding, VerifyReport
+from perdure.runtime.loading import fold_rows
+
+_PAGE = 200
+
+
+async def verify(
+    store: Store, run_id: str | None, *, repair: bool, progress: Callable[[int, int], None] | None, now_us: int
+) -> VerifyReport:
+    """Check one run, or all; see `Client.verify`."""
+    runs = facts = repaired = 0
+    findings: list[Finding] = []
+    total = 1 if run_id is not None else sum((await store.count_runs(RunFilter())).values())
+    async for found in _runs(store, run_id):
+        loaded = await store.load_all_rows(found)
+        if loaded is None:
+            if run_id is not None:
+                raise NotFound(f"there is no run {run_id!r}")
+            continue
+        snapshot = (await store.load(found) or loaded).snapshot
+        facts += sum(row.count for row in loaded.rows)
+        findings += check_run(loaded, snapshot)
+        runs += 1
+        if progress is not None:
+            progress(runs, max(total, runs))
+    if run_id is None:
+        for missing in await store.missing_index(10_000):
+            findings.append(Finding(missing, 0, "the journal has this run, the index does not"))
+        if repair:
+            repaired = await rebuild(store, now_us)
+    return VerifyReport(runs, facts, tuple(findings), repaired)
+
+
+async def _runs(store: Store, run_id: str | None) -> AsyncIterator[str]:
+    if run_id is not None:
+        yield run_id
+        return
+    after: str | None = None
+    while page := await store.list_runs(RunFilter(), after=after, limit=_PAGE):
+        for row in page:
+            yield row.run.run_id
+        after = page[-1].run.run_id
+
+
+def check_run(loaded: LoadedRun, snapshot: Snapshot | None) -> list[Finding]:
+    """Differences between a run's facts, its chain, its index row and its snapshot."""
+    run_id, state = loaded.row.run.run_id, loaded.row.state
+    p = Projection(run_id, loaded.row.locator)
+    at_snapshot: bytes | None = None
+    try:
+        for row in loaded.rows:
+            fold_rows(p, (row,))
+            if snapshot is not None and row.first_seq == snapshot.row_seq:
+                at_snapshot = dump(p)
+    except (CorruptJournal, NewerJournal) as error:
+        return [Finding(run_id, getattr(error, "seq", 0), str(error))]
+    problems: list[str] = []
+    if p.submitted is None:
+        problems.append("the run has no facts: its journal is gone")
+    else:
+        problems += _row_problems(p, loaded.row.run, state)
+    usable = snapshot is not None and snapshot.reducer == REDUCER_VERSION
+    if snapshot is not None and usable and at_snapshot is not None and at_snapshot != snapshot.data:
+        problems.append("its snapshot differs from the facts it was folded from")
+    return [Finding(run_id, 0, problem) for problem in problems]
+
+
+def _row_problems(p: Projection, run: NewRun, state: IndexState) -> list[str]:
+    problems: list[str] = []
+    if p.submitted is not None and run != new_run(p.submitted, p.submitted_us):
+        problems.append("its index row names another pipeline, resource, slot, input or time than its first fact")
+    if state.version > p.version or (state.version == p.version and state.tail_hash not in (b"", p.row_hash)):
+        problems.append(f"its tail is lost: the index knew version {state.version}, the journal ends at {p.version}")
+    if state.token != p.token:
+        problems.append(f"its index row has fencing token {state.token}, the facts have {p.token}")
+    expected = facts_state(p, p.submitted_us)
+    if (state.status in TERMINAL) != (p.ended is not None) or (p.ended is not None and state.status != expected.status):
+        problems.append(f"its index row says {state.status}, the facts say {expected.status}")
+    if state.canceling != (p.cancel is not None):
+        problems.append("its index row and its facts differ on whether it is being canceled")
+    if state.status == "held" and p.held is None:
+        problems.append("its index row says held, the facts do not")
+    if state.status == "ready" and state.due_us is None:
+        problems.append("it waits for a worker and has no due time")
+    return problems
+
+
+async def rebuild(store: Store, now_us: int) -> int:
+    """Write the index rows that are missing, from the facts; returns how many. What waits becomes due as its facts say."""
+    rebuilt = 0
+    while missing := await store.missing_index(_PAGE):
+        for run_id in missing:
+            found = await store.journal_of(run_id)
+            if found is None:
+                return rebuilt
+            locator, rows = found
+            p = fold_rows(Projection(run_id, locator), tuple(rows))
+            if p.submitted is None:
+                return rebuilt
+            new = new_run(p.submitted, p.submitted_us)
+            held = new.slot_key is not None and (p.ended is None or new.slot_once)
+            ended_us = p.ended_us if p.ended is not None else None
+            await store.restore_index(locator, new, facts_state(p, now_us), ended_us, slot_held=held)
+            rebuilt += 1
+    return rebuilt
