@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from perdure.cli.problems import refuse
+from perdure.cli.exits import Exit
+from perdure.cli.problems import Problem, refuse
 from perdure.cli.settings import Setting, setting
 from perdure.cli.target import LoadedApp, find_app
 
 if TYPE_CHECKING:
+    from perdure.define.pipeline import AnyPipeline
     from perdure.runtime.client import Client
 
 SQLITE = "sqlite:///"
@@ -26,33 +28,55 @@ class Place:
     app: LoadedApp | None
     store: str | None
 
+    @property
+    def pipelines(self) -> Mapping[str, AnyPipeline]:
+        """The pipelines of the application by id; none without an application."""
+        return {} if self.app is None else self.app.app.pipelines
+
+    @property
+    def url(self) -> str:
+        """The URL of the store that is used."""
+        return self.store or ("" if self.app is None else self.app.app.store_url)
+
 
 def locate(app: str | None, store: str | None, *, needs_app: bool = False) -> Place:
     """Decide on application and store from arguments, environment and project.
 
-    A store that somebody named makes the application unnecessary for commands that only look or operate; an
-    application named on the command line is used in any case. PERDURE_STORE, like `--store`, replaces the
-    application's own store.
+    An application, where one is named anywhere, says which store is meant, so that all commands mean the same one.
+    `--store` replaces it, and makes the application unnecessary for commands that only look or operate. Without an
+    application PERDURE_STORE and the project say where the store is.
 
     Raises:
         Problem: neither is known, or the application cannot be had.
     """
-    chosen = setting("store", store)
+    url = None if store is None else store_url(_argument(store))
     if needs_app or app is not None:
-        return Place(find_app(app), _overriding(chosen))
-    if chosen is not None:
-        return Place(None, store_url(chosen))
-    if setting("app", None) is None:
+        return Place(find_app(app), url)
+    if url is not None:
+        return Place(None, url)
+    if setting("app", None) is not None:
+        return Place(_optional_app(), None)
+    chosen = setting("store", None)
+    if chosen is None:
         refuse(
             "no store and no application given",
             "name one: --store sqlite:///FILE, --app module:name, or [tool.perdure] in pyproject.toml",
         )
-    return Place(find_app(None), None)
+    return Place(None, store_url(chosen))
 
 
-def _overriding(chosen: Setting | None) -> str | None:
-    """A store in pyproject.toml stands in for a missing application, it does not move an application's data."""
-    return None if chosen is None or chosen.source.startswith("[") else store_url(chosen)
+def _argument(store: str) -> Setting:
+    chosen = setting("store", store)
+    return chosen if chosen is not None else Setting(store, "--store")
+
+
+def _optional_app() -> LoadedApp:
+    """The configured application, for a command that could do without."""
+    try:
+        return find_app(None)
+    except Problem as problem:
+        hint = f"{problem.hint}; " if problem.hint else ""
+        raise Problem(problem.message, f"{hint}--store URL does without the application", problem.code) from problem
 
 
 def store_url(chosen: Setting) -> str:
@@ -76,16 +100,35 @@ def sqlite_path(url: str) -> Path | None:
     return Path(path) if url.startswith(SQLITE) and path else None
 
 
-def with_client(place: Place, work: Callable[[Client], Awaitable[int]]) -> int:
-    """Open a client beside whatever engine runs, do the work, close it; returns the exit code of the work."""
-    if (place.store or "").startswith("memory:"):
-        refuse("a memory:// store lives inside of one process", "look at it from there, or use a sqlite:/// store")
+def with_client(place: Place, work: Callable[[Client], Awaitable[int]], *, creates: bool = False) -> int:
+    """Open a client beside whatever engine runs, do the work, close it.
+
+    Args:
+        place: where.
+        work: what to do; its result is the exit code.
+        creates: the store may be created; otherwise a missing file is a mistake, not an empty store.
+    """
+    check_reachable(place.url, creates=creates)
 
     async def session() -> int:
         from perdure.app import connect
 
-        opened = connect(place.store) if place.app is None else place.app.app.client(store=place.store)
+        opened = connect(place.url) if place.app is None else place.app.app.client(store=place.store)
         async with opened as client:
             return await work(client)
 
     return asyncio.run(session())
+
+
+def check_reachable(url: str, *, creates: bool) -> None:
+    """Refuse stores that another process cannot reach, and files that are not there.
+
+    Raises:
+        Problem: see above.
+    """
+    if url.startswith("memory:"):
+        refuse("a memory:// store lives inside of one process", "look at it from there, or use a sqlite:/// store")
+    path = sqlite_path(url)
+    if path is not None and not creates and not path.exists():
+        hint = "check the path; a store is made by the first `perdure submit` or `perdure run`"
+        refuse(f"there is no store {path}", hint, Exit.STORE)

@@ -11,7 +11,7 @@ AppOption: TypeAlias = Annotated[
     typer.Option(
         "--app",
         metavar="MODULE:APP",
-        help="The application, like payouts:app or payouts.py:app [PERDURE_APP, or app under \\[tool.perdure]].",
+        help="The application, like payouts:app or payouts.py:app [PERDURE_APP, or `app` under tool.perdure].",
     ),
 ]
 StoreOption: TypeAlias = Annotated[
@@ -19,7 +19,7 @@ StoreOption: TypeAlias = Annotated[
     typer.Option(
         "--store",
         metavar="URL",
-        help="The store, like sqlite:///payouts.db; default: that of the application [PERDURE_STORE].",
+        help="The store, like sqlite:///payouts.db; default: that of the application, else PERDURE_STORE.",
     ),
 ]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Answer in JSON, one value a line.")]

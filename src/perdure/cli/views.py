@@ -14,7 +14,7 @@ from perdure.cli.times import ago, iso_local, iso_utc, when
 from perdure.core.facts import Failure, OutcomeCommitted, RunFailed, RunSubmitted, RunSucceeded
 
 if TYPE_CHECKING:
-    from perdure.runtime.client import RecordedFact, RunInfo
+    from perdure.runtime.info import RecordedFact, RunInfo
 
 TERMINAL = frozenset({"succeeded", "failed", "canceled"})
 LISTS = ("in_doubt", "half_unwound", "uncompensated", "unavailable")
@@ -42,7 +42,7 @@ def info_json(info: RunInfo) -> dict[str, object]:
 
 def status_words(info: RunInfo, now_us: int) -> str:
     """The status, and what makes it special."""
-    words = [info.status]
+    words: list[str] = [info.status]
     if info.canceling and info.status not in TERMINAL:
         words.append("canceling")
     if info.status == "ready" and info.due_us is not None and info.due_us > now_us:

@@ -20,7 +20,7 @@ def cancel(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Ask for a run to be canceled: what it did is unwound, then it ends as canceled.
+    """Cancel a run: what it did is unwound first.
 
     The request is durable and the first one counts; asking again changes nothing. JSON: the run, as in `list`.
     """

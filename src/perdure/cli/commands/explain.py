@@ -10,13 +10,15 @@ from perdure.cli.output import Output
 
 if TYPE_CHECKING:
     from perdure.core.explain import Explanation
-    from perdure.runtime.client import Client, RunInfo
+    from perdure.runtime.client import Client
+    from perdure.runtime.info import RunInfo
 
 
 def explain(run: RunArgument, app: AppOption = None, store: StoreOption = None, as_json: JsonOption = False) -> int:
-    """Draw a run in the pipeline as deployed now: why each step ran, will run, or never will.
+    """Draw a run: why each step ran, will run, or never will.
 
-    The topology is that of the application where one is given, else the newest that the store has registered.
+    It is drawn in the pipeline as deployed now: the newest topology that the store has registered, or that of the
+    application where the store has none yet.
 
     JSON: one object: run_id, pipeline, status, frontier, unwind_frontier (positions), next (op, step, attempt, reason,
     detail), due_at, steps and gone (each step, position, fate, unwind, attempts, unwind_attempts, in_doubt, why).

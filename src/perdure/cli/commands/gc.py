@@ -28,24 +28,28 @@ def gc(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Remove runs that ended long ago, whole, and give their space back.
+    """Remove runs that ended long ago, whole.
 
-    Only ended runs go; batches are small, so that an engine beside it is not held up.
+    Their space is given back to the file system. Only ended runs go; batches are small, so that an engine beside it
+    is not held up.
 
-    JSON: one object: removed (runs), bytes (given back to the file system), dry_run.
+    JSON: one object: removed (runs), bytes (given back), remaining (runs old enough that are still there), dry_run.
     """
     age = timedelta(microseconds=parse_duration_us(older_than, "--older-than"))
     out = Output(json=as_json)
 
     async def work(client: Client) -> int:
         with out.progress("removing") as advance:
-            report = await client.gc(older_than=age, limit=limit, dry_run=dry_run, progress=advance)
+            report = await client.gc(age, limit=limit, dry_run=dry_run, progress=lambda done: advance(done, limit))
         if out.json:
-            out.value({"removed": report.removed, "bytes": report.bytes, "dry_run": dry_run})
+            found = {"removed": report.removed, "bytes": report.bytes, "remaining": report.remaining}
+            out.value({**found, "dry_run": dry_run})
         elif dry_run:
-            out.line(f"{count(report.removed, 'run')} would be removed")
+            going = report.remaining if limit is None else min(limit, report.remaining)
+            out.line(f"{count(going, 'run')} would be removed")
         else:
-            out.line(f"{count(report.removed, 'run')} removed, {size(report.bytes)} given back")
+            rest = f"; {count(report.remaining, 'run')} more are old enough" if report.remaining else ""
+            out.line(f"{count(report.removed, 'run')} removed, {size(report.bytes)} given back{rest}")
         return 0
 
     return with_client(locate(app, store), work)

@@ -19,7 +19,10 @@ def hold(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Hold a run: no new attempt starts until `release`, `retry` or `resolve`. JSON: the run, as in `list`."""
+    """Hold a run: no new attempt starts.
+
+    It goes on after `release`, `retry` or `resolve`. JSON: the run, as in `list`.
+    """
     return operate(
         run,
         app,

@@ -14,7 +14,8 @@ from perdure.cli.problems import refuse
 
 if TYPE_CHECKING:
     from perdure.ports.store import RunStatus
-    from perdure.runtime.client import Client, RunInfo
+    from perdure.runtime.client import Client
+    from perdure.runtime.info import RunInfo
 
 STATUSES = ("ready", "running", "held", "invalid", "corrupt", "succeeded", "failed", "canceled")
 WATCH_EVERY_S = 1.0
@@ -33,7 +34,7 @@ def list_runs(
     after: Annotated[
         str | None, typer.Option("--after", metavar="RUN", help="Go on after this run: the next page.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="Runs a page.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=999, help="Runs a page.")] = 20,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing the first page until Ctrl-C.")] = False,
     app: AppOption = None,
     store: StoreOption = None,
@@ -109,6 +110,8 @@ class Page:
 
 async def fetch(client: Client, where: Where, after: str | None, limit: int) -> Page:
     """Read one page and the counts."""
+    from perdure.ports.store import RunFilter
+
     runs = await client.list(
         pipeline=where.pipeline,
         tenant=where.tenant,
@@ -117,9 +120,7 @@ async def fetch(client: Client, where: Where, after: str | None, limit: int) -> 
         after=after,
         limit=limit + 1,
     )
-    counts = await client.counts(
-        pipeline=where.pipeline, tenant=where.tenant, resource=where.resource, status=where.status
-    )
+    counts = await client.store.count_runs(RunFilter(where.pipeline, where.tenant, where.resource, where.status))
     return Page(runs[:limit], counts, runs[limit - 1].run_id if len(runs) > limit else None)
 
 

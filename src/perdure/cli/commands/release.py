@@ -14,7 +14,10 @@ def release(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Release a held run; a bounded retry policy counts from zero again. JSON: the run, as in `list`."""
+    """Let a held run go on.
+
+    A bounded retry policy counts from zero again. JSON: the run, as in `list`.
+    """
     return operate(
         run,
         app,

@@ -30,10 +30,10 @@ def resolve(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Settle the next operation of a run by hand: with a value, as skipped, or as failed.
+    """Settle the next operation of a run by hand.
 
-    A running attempt is fenced off: what it returns no longer counts. With --app the value is checked against the
-    type of the step's state. JSON: the run, as in `list`.
+    It ends with a value, as skipped, or as failed. A running attempt is fenced off: what it returns no longer counts.
+    With --app the value is checked against the type of the step's state. JSON: the run, as in `list`.
     """
     if step_argument is not None and step_option is not None and step_argument != step_option:
         refuse(f"two steps given: {step_argument!r} and --step {step_option!r}")

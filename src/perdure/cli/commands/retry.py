@@ -14,9 +14,9 @@ def retry(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Let a run go on now: cuts a backoff short, ends a hold, looks at an invalid run again.
+    """Let a run go on now, whatever it waits for.
 
-    JSON: the run, as in `list`.
+    Cuts a backoff short, ends a hold, looks at an invalid run again. JSON: the run, as in `list`.
     """
     return operate(
         run,

@@ -18,9 +18,10 @@ def scenario(
     on: Annotated[str, typer.Option("--on", metavar="|".join((*PLACES, "all")), help="What to drive.")] = "core",
     as_json: JsonOption = False,
 ) -> int:
-    """Run scenario files: a run's life as a script, line by line, up to the first difference.
+    """Run scenario files up to the first difference.
 
-    Exit code 1 at the first difference, 2 at a malformed line.
+    A scenario is a run's life as a script, which has to be chosen line by line. Exit code 1 at the first difference,
+    2 at a malformed line.
 
     JSON: one object a place: on, scenarios (how many passed), difference (file, scenario, line, expected, chosen) or
     null.

@@ -10,11 +10,12 @@ from perdure.cli.output import Output
 
 if TYPE_CHECKING:
     from perdure.cli.tables import Cell
-    from perdure.runtime.client import Client, RunInfo
+    from perdure.runtime.client import Client
+    from perdure.runtime.info import RunInfo
 
 
 def show(run: RunArgument, app: AppOption = None, store: StoreOption = None, as_json: JsonOption = False) -> int:
-    """Show one run: status, input, output, failure, and what was left behind.
+    """Show one run: where it stands, and what came of it.
 
     JSON: one object, as in `list` with also input, annotations, start_at, deadline_at, actor, facts, attempts,
     output, failure, unwind_failures, last_failure, in_doubt, half_unwound, uncompensated, unavailable.
@@ -35,10 +36,14 @@ async def show_run(client: Client, run_id: str, out: Output) -> None:
     from perdure.cli.tables import Table
     from perdure.cli.times import now_us
     from perdure.cli.views import RunStory, info_json
+    from perdure.errors import CorruptJournal
 
     handle = await client.run(run_id)
     info = await handle.info()
-    story = RunStory(await client.journal(run_id))
+    try:
+        story = RunStory(await client.journal(run_id))
+    except CorruptJournal:
+        story = RunStory([])
     if out.json:
         out.value({**info_json(info), **story.json()})
         return

@@ -24,9 +24,9 @@ def verify(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Recompute every hash, projection and index from the facts; exit code 1 if anything differs.
+    """Recompute everything from the facts; exit code 1 on findings.
 
-    Changes nothing, and may run beside an engine.
+    Checks every hash, projection and index row. Changes nothing, and may run beside an engine.
 
     JSON: one object: runs, facts, findings (each run_id, seq, problem).
     """

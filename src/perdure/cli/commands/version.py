@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import platform
-import sqlite3
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as version_of
-
 from perdure.cli.options import JsonOption
 from perdure.cli.output import Output
 
 
 def perdure_version() -> str:
     """The version of the installed package; `unknown` where it runs from bare files."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as version_of
+
     try:
         return version_of("perdure")
     except PackageNotFoundError:
@@ -24,6 +22,9 @@ def version(as_json: JsonOption = False) -> int:
 
     JSON: perdure, python, sqlite.
     """
+    import platform
+    import sqlite3
+
     versions = {"perdure": perdure_version(), "python": platform.python_version(), "sqlite": sqlite3.sqlite_version}
     out = Output(json=as_json)
     if as_json:

@@ -11,7 +11,8 @@ from perdure.cli.options import AppOption, JsonOption, RunArgument, StoreOption,
 from perdure.cli.output import Output
 
 if TYPE_CHECKING:
-    from perdure.runtime.client import Client, RunInfo
+    from perdure.runtime.client import Client
+    from perdure.runtime.info import RunInfo
 
 
 def watch(

@@ -1,0 +1,134 @@
+"""Looking at an application and a store for `doctor`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+from perdure.cli import diagnosis
+from perdure.cli.connect import sqlite_path, store_url
+from perdure.cli.diagnosis import Check
+from perdure.cli.problems import Problem, report
+from perdure.cli.settings import setting
+from perdure.cli.target import LoadedApp, find_app
+from perdure.cli.text import size
+from perdure.cli.times import now_us
+from perdure.errors import PerdureError
+from perdure.ports.store import RunFilter, Store
+from perdure.storage import open_store
+from perdure.storage.sqlite.owner import Holder, holder_of
+
+OVERDUE_US = 60_000_000
+
+
+def examine(app: str | None, store: str | None) -> list[Check]:
+    """Everything `doctor` looks at, given the options."""
+    checks = [diagnosis.check_python(), diagnosis.check_event_loop(), diagnosis.check_sqlite()]
+    loaded, app_check = examine_app(app)
+    checks.append(app_check)
+    url = _url(store, loaded)
+    if url is None:
+        return [*checks, Check("store", "warn", "none named", "name one with --store or PERDURE_STORE, or name an App")]
+    return [*checks, *examine_store(url)]
+
+
+def examine_app(argument: str | None) -> tuple[LoadedApp | None, Check]:
+    """Can the application be imported? Its pipelines are checked when they are built, which is then."""
+    if argument is None and setting("app", None) is None:
+        advice = "name it with --app, PERDURE_APP, or app under [tool.perdure] in pyproject.toml"
+        return None, Check("application", "warn", "none named", advice)
+    try:
+        loaded = find_app(argument)
+    except Problem as problem:
+        return None, Check("application", "fail", problem.message, problem.hint)
+    names = ", ".join(sorted(loaded.app.pipelines)) or "no pipelines"
+    return loaded, Check("application", "ok", f"{loaded.target.text} ({loaded.target.source}): {names}")
+
+
+def _url(store: str | None, loaded: LoadedApp | None) -> str | None:
+    if store is None and loaded is not None:
+        return loaded.app.store_url
+    chosen = setting("store", store)
+    return None if chosen is None else store_url(chosen)
+
+
+def examine_store(url: str) -> list[Check]:
+    """The place of a store, and the store itself."""
+    path = sqlite_path(url)
+    if path is None:
+        return [Check("store", "ok", f"{url}: only its own process can look into it")]
+    path = path.absolute()
+    if not path.parent.is_dir():
+        return [Check("store", "fail", f"the folder {path.parent} is missing", "make it, or name another file")]
+    checks = _place_checks(path)
+    if not path.exists():
+        return [Check("store", "warn", f"{path} is not there yet", "the first submit or engine makes it"), *checks]
+    return [*_content_checks(url, path), *checks]
+
+
+def _place_checks(path: Path) -> list[Check]:
+    checks = [diagnosis.check_file_system(path, diagnosis.own_mounts()), diagnosis.check_space(path.parent)]
+    try:
+        checks.append(diagnosis.check_sync(diagnosis.sync_times_ms(path.parent)))
+    except OSError as error:
+        advice = "SQLite keeps its log beside the file, so the folder has to be writable"
+        checks.append(Check("disk sync", "fail", f"{path.parent} cannot be written: {error.strerror}", advice))
+    return checks
+
+
+def _content_checks(url: str, path: Path) -> list[Check]:
+    async def look() -> list[Check]:
+        store = open_store(url)
+        await store.open(owner=None)
+        try:
+            return await _look_into(store, path)
+        finally:
+            await store.close()
+
+    try:
+        return asyncio.run(look())
+    except PerdureError as error:
+        known = report(error)
+        return [Check("store", "fail", str(error), "" if known is None else known.hint)]
+
+
+async def _look_into(store: Store, path: Path) -> list[Check]:
+    info = await store.info()
+    found = f"{path}, schema {info.get('schema_version', '?')}, {size(int(info.get('size_bytes', 0)))}"
+    counts: dict[str, int] = {}
+    for (_, status), number in (await store.count_runs(RunFilter())).items():
+        counts[status] = counts.get(status, 0) + number
+    overdue = len(await store.due(now_us() - OVERDUE_US, 1_000))
+    holder = holder_of(path)
+    alive = holder is not None and is_alive(holder)
+    checks = [Check("store", "ok", found), *diagnosis.check_settings(info), check_owner(holder, alive=alive)]
+    if info.get("stray_runs"):
+        advice = "`perdure gc --older-than 30d` collects what removing left behind; an engine rebuilds lost index rows"
+        checks.append(Check("stray runs", "warn", str(info["stray_runs"]), advice))
+    return [*checks, *diagnosis.check_runs(counts, overdue, alive=alive)]
+
+
+def check_owner(holder: Holder | None, *, alive: bool) -> Check:
+    """The engine that owns the file, if any."""
+    if holder is None:
+        return Check("engine", "ok", "none is running")
+    if alive:
+        return Check("engine", "ok", holder.text())
+    return Check(
+        "engine", "warn", f"{holder.text()} died without letting go", "`perdure run` takes over; nothing is lost"
+    )
+
+
+def is_alive(holder: Holder) -> bool:
+    """Is the process of an owner still there? One on another machine is taken to be."""
+    if holder.host != socket.gethostname():
+        return True
+    try:
+        os.kill(holder.pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

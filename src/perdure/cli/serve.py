@@ -1,0 +1,297 @@
+"""An engine in the foreground: signals, the live view, log lines, and a clean end [R-6]."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from perdure.cli.connect import Place
+from perdure.cli.exits import Exit
+from perdure.cli.monitor import LogLines, Monitor, event_json
+from perdure.cli.output import Output, rich_table
+from perdure.cli.tables import safe
+from perdure.cli.times import iso_local, iso_utc, now_us
+from perdure.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+    from perdure.ports.observer import Event
+    from perdure.runtime.engine import Engine
+
+SOON_US = 45_000_000
+"""What is due within this time is waited for by `--until-idle`: longer than a usual backoff."""
+REDRAW_S = 0.25
+COUNT_EVERY_S = 2.0
+STOPPED_AT_ONCE = 130
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the command line says instead of the application; None: as the application says."""
+
+    concurrency: int | None
+    drain_timeout_s: float | None
+
+
+class View(Protocol):
+    """Shows what the engine does."""
+
+    def __call__(self, event: Event, /) -> None: ...
+
+    def say(self, text: str) -> None:
+        """Something about the engine itself."""
+        ...
+
+    async def keep_fresh(self, engine: Engine) -> None:
+        """Redraw, count and sum up until canceled."""
+        ...
+
+    def close(self) -> None:
+        """Show the last state and leave the terminal as it was."""
+        ...
+
+
+class JsonView:
+    """One JSON object a line for every event."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+
+    def __call__(self, event: Event, /) -> None:
+        self._out.value(event_json(event))
+
+    def say(self, text: str) -> None:
+        """Nothing: `started` and `stopped` are written by `serve`."""
+
+    async def keep_fresh(self, engine: Engine) -> None:
+        """Nothing to refresh."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class PlainView:
+    """Log lines for a pipe, a file, or a service manager."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._log = LogLines()
+        self.monitor = Monitor(now_us())
+
+    def __call__(self, event: Event, /) -> None:
+        self.monitor.see(event)
+        self._print(self._log.lines(event))
+
+    def _print(self, lines: list[str]) -> None:
+        for line in lines:
+            self._out.line(line)
+
+    def say(self, text: str) -> None:
+        """A line with the time."""
+        self._out.line(f"{iso_local(now_us())}  {text}")
+
+    async def keep_fresh(self, engine: Engine) -> None:
+        """Once a second say what was held back."""
+        while True:
+            await asyncio.sleep(1.0)
+            self._print(self._log.tick(now_us()))
+
+    def close(self) -> None:
+        """Sum up."""
+        self._print(self._log.tick(now_us()))
+        self.say(self.monitor.summary(now_us()))
+
+
+class LiveView:
+    """A view that redraws in place, for a terminal."""
+
+    def __init__(self, out: Output) -> None:
+        from rich.live import Live
+
+        self._out = out
+        self.monitor = Monitor(now_us())
+        self._said: list[str] = []
+        self._live: Live = Live(console=out.console, auto_refresh=False, transient=True)
+        self._live.start()
+
+    def __call__(self, event: Event, /) -> None:
+        self.monitor.see(event)
+
+    def say(self, text: str) -> None:
+        """A line above the view."""
+        self._out.line(f"{iso_local(now_us())}  {text}")
+
+    async def keep_fresh(self, engine: Engine) -> None:
+        """Redraw four times a second; count runs seldom enough to cost nothing."""
+        loop = asyncio.get_running_loop()
+        next_count_s = 0.0
+        while True:
+            if loop.time() >= next_count_s:
+                began_s = loop.time()
+                with suppress(StoreUnavailable):
+                    self.monitor.read(await engine.counts())
+                next_count_s = loop.time() + max(COUNT_EVERY_S, 50 * (loop.time() - began_s))
+            self._live.update(rich_table(self.monitor.table(now_us())), refresh=True)
+            await asyncio.sleep(REDRAW_S)
+
+    def close(self) -> None:
+        """Take the view away and sum up."""
+        self._live.stop()
+        self.say(self.monitor.summary(now_us()))
+
+
+def view_for(out: Output) -> View:
+    """The view that fits whoever looks."""
+    if out.json:
+        return JsonView(out)
+    return LiveView(out) if out.terminal else PlainView(out)
+
+
+class Stop:
+    """What signals ask for.
+
+    Attributes:
+        drain: set by the first SIGINT or SIGTERM.
+        at_once: set by the second.
+    """
+
+    def __init__(self) -> None:
+        self.drain = asyncio.Event()
+        self.at_once = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with suppress(NotImplementedError, ValueError, RuntimeError):  # Windows, or not the main thread
+                loop.add_signal_handler(number, self._signal)
+
+    def _signal(self) -> None:
+        if self.drain.is_set():
+            self.at_once.set()
+        self.drain.set()
+
+    def close(self) -> None:
+        """Give the signals back."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with suppress(NotImplementedError, ValueError, RuntimeError):
+                loop.remove_signal_handler(number)
+
+
+async def serve(place: Place, limits: Limits, *, until_idle: bool, as_json: bool) -> int:
+    """Run the engine until a signal, until it is idle if so asked, or until the store is gone; returns the exit code.
+
+    Raises:
+        StoreUnavailable: the store is gone for good, or could not be opened.
+    """
+    if place.app is None:
+        raise TypeError("an engine needs an application")
+    out = Output(json=as_json)
+    log_to_stderr()
+    stop = Stop()
+    app = place.app.app
+    view = view_for(out)
+    try:
+        opened = app.engine(
+            store=place.store,
+            concurrency=limits.concurrency,
+            drain_timeout=limits.drain_timeout_s,
+            observers=[view],
+        )
+        async with opened as engine:
+            _started(engine, place, out, view)
+            code = await _work(engine, stop, view, until_idle=until_idle)
+        if out.json:
+            out.value({"event": "stopped", "at": iso_utc(now_us())})
+        return code
+    finally:
+        stop.close()
+        view.close()
+
+
+def _started(engine: Engine, place: Place, out: Output, view: View) -> None:
+    name = place.app.target.text if place.app is not None else ""
+    if out.json:
+        value = {"event": "started", "at": iso_utc(now_us()), "app": name, "store": place.url, "worker": engine.worker}
+        out.value(value)
+    view.say(f"engine {engine.worker} of {name} on {place.url} started; Ctrl-C drains and stops it")
+
+
+async def _work(engine: Engine, stop: Stop, view: View, *, until_idle: bool) -> int:
+    fresh = asyncio.ensure_future(view.keep_fresh(engine))
+    try:
+        failed = asyncio.ensure_future(engine.failed())
+        ends: list[asyncio.Future[Any]] = [failed, asyncio.ensure_future(stop.drain.wait())]
+        if until_idle:
+            ends.append(asyncio.ensure_future(wait_until_idle(engine)))
+        await _first(*ends)
+        if failed.done() and not failed.cancelled():
+            engine.abort()
+            raise failed.result()
+        return await _drain(engine, stop, view)
+    finally:
+        fresh.cancel()
+        with suppress(asyncio.CancelledError):
+            await fresh
+
+
+async def _first(*waiting: asyncio.Future[Any]) -> None:
+    """Wait until one is done; the others are canceled."""
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for future in waiting:
+        if future.done() and not future.cancelled() and future.exception() is not None:
+            future.result()
+        future.cancel()
+
+
+async def _drain(engine: Engine, stop: Stop, view: View) -> int:
+    """Let running attempts end; a second signal stops at once, as a crash would."""
+    if stop.drain.is_set():
+        running = engine.running
+        view.say(f"draining: {running} running" if running else "stopping")
+    draining = asyncio.ensure_future(engine.drain())
+    await _first(draining, asyncio.ensure_future(stop.at_once.wait()))
+    if stop.at_once.is_set() and engine.running:
+        engine.abort()
+        view.say("stopped at once; the next engine goes on where this one was")
+        return STOPPED_AT_ONCE
+    return Exit.OK
+
+
+async def wait_until_idle(engine: Engine) -> None:
+    """Wait until nothing is running, due, or due soon, such as a retry."""
+    while True:
+        await engine.idle()
+        due_us = await engine.store.next_due_us()
+        if due_us is None or due_us - now_us() > SOON_US:
+            if engine.running == 0:
+                return
+            continue
+        await asyncio.sleep(min(1.0, max(0.01, (due_us - now_us()) / 1e6)))
+
+
+class _Stderr(logging.Handler):
+    """Log records as lines on whatever stderr is at that moment: a live view puts them above itself."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = self.format(record)
+            lines = [safe(line) for line in text.splitlines()]
+            sys.stderr.write("\n".join(lines) + "\n")
+            sys.stderr.flush()
+        except Exception:
+            self.handleError(record)
+
+
+def log_to_stderr() -> None:
+    """Show log records of level WARNING and above, unless the application has set up logging itself."""
+    root = logging.getLogger()
+    if root.handlers:
+        return
+    handler = _Stderr()
+    handler.setFormatter(logging.Formatter("%(asctime)s  %(levelname)s  %(name)s: %(message)s"))
+    root.addHandler(handler)

@@ -1,0 +1,65 @@
+"""`perdure init` writes something that works, and never overwrites anything."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from perdure.cli.exits import Exit
+from tests.cli.harness import Cli
+
+OURS = ["orders.py", "pyproject.toml", "test_orders.py"]
+
+
+def test_an_empty_folder_gets_pipeline_test_and_settings(cli: Cli, folder: Path) -> None:
+    answer = cli("init")
+    assert answer.code == Exit.OK
+    assert sorted(path.name for path in folder.iterdir()) == OURS
+    assert tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["perdure"] == {"app": "orders:app"}
+    assert "perdure submit order" in answer.out
+
+
+def test_a_new_folder_is_made(cli: Cli, folder: Path) -> None:
+    answer = cli("init", "a/b", "--json")
+    assert answer.json() == {"folder": "a/b", "written": ["orders.py", "test_orders.py", "pyproject.toml"], "kept": []}
+    assert sorted(path.name for path in (folder / "a/b").iterdir()) == OURS
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_project_file_is_extended(cli: Cli, folder: Path, end: str) -> None:
+    path = folder / "pyproject.toml"
+    path.write_text('[project]\nname = "mine"' + end)
+    assert cli("init").code == Exit.OK
+    assert path.read_text() == '[project]\nname = "mine"\n\n[tool.perdure]\napp = "orders:app"\n'
+
+
+def test_settings_that_are_there_stay(cli: Cli, folder: Path) -> None:
+    path = folder / "pyproject.toml"
+    path.write_text('[tool.perdure]\napp = "mine:app"\n')
+    answer = cli("init")
+    assert answer.code == Exit.OK
+    assert "stays as it is" in answer.out
+    assert path.read_text() == '[tool.perdure]\napp = "mine:app"\n'
+
+
+@pytest.mark.parametrize("name", ["orders.py", "test_orders.py"])
+def test_nothing_is_overwritten_or_half_written(cli: Cli, folder: Path, name: str) -> None:
+    (folder / name).write_text("mine")
+    answer = cli("init")
+    assert answer.code == Exit.CONFLICT
+    assert name in answer.err
+    assert [path.name for path in folder.iterdir()] == [name]
+    assert (folder / name).read_text() == "mine"
+
+
+def test_wrong_uses(cli: Cli, folder: Path) -> None:
+    (folder / "file").write_text("")
+    answer = cli("init", "file")
+    assert (answer.code, answer.err) == (Exit.USAGE, "error: file is not a folder\n")
+    (folder / "pyproject.toml").write_text("[broken")
+    answer = cli("init")
+    assert answer.code == Exit.USAGE
+    assert "pyproject.toml cannot be extended" in answer.err
+    assert not (folder / "orders.py").exists()

@@ -1,0 +1,116 @@
+"""The entry point: help, exit codes, and a message instead of a traceback [I-2]."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perdure.cli import main as entry
+from perdure.cli.exits import MEANINGS, Exit
+from tests.cli.harness import Cli
+
+
+def test_help_lists_every_command_and_every_exit_code(cli: Cli) -> None:
+    answer = cli("--help")
+    assert answer.code == Exit.OK
+    for commands in entry.COMMANDS.values():
+        for name in commands:
+            assert f"  {name} " in answer.out
+    for code, meaning in MEANINGS.items():
+        assert f"{int(code):>3}  {meaning}" in answer.out
+    assert "..." not in answer.out.replace("[ARGS]...", "")
+
+
+def test_every_command_answers_in_json_and_says_how(cli: Cli) -> None:
+    for commands in entry.COMMANDS.values():
+        for name in commands:
+            text = cli(name, "--help").out
+            assert "--json" in text
+            assert "JSON:" in text
+
+
+def test_no_command_at_all_shows_the_help(cli: Cli) -> None:
+    answer = cli()
+    assert answer.code == Exit.USAGE
+    assert "Commands:" in answer.out + answer.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("lst",), "did you mean 'list'"),
+        (("list", "--lmit", "3"), "--lmit"),
+        (("show",), "missing argument 'run'"),
+        (("list", "--limit", "many"), "many"),
+        (("list", "--limit", "0"), "0"),
+    ],
+)
+def test_wrong_words_take_two_lines(cli: Cli, arguments: tuple[str, ...], said: str) -> None:
+    answer = cli(*arguments)
+    assert answer.code == Exit.USAGE
+    assert said in answer.err.lower()
+    assert len(answer.err.splitlines()) == 2
+    assert answer.err.splitlines()[0].startswith("error: ")
+    assert "--help" in answer.err.splitlines()[1]
+    assert answer.out == ""
+
+
+def test_errors_are_json_where_answers_are(cli: Cli) -> None:
+    answer = cli("list", "--json")
+    assert answer.code == Exit.USAGE
+    assert answer.out == ""
+    error = json.loads(answer.err)["error"]
+    assert set(error) == {"kind", "message", "hint", "exit"}
+    assert error["exit"] == Exit.USAGE
+
+
+def test_debug_shows_the_traceback(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "Traceback" not in cli("list").err
+    monkeypatch.setenv("PERDURE_DEBUG", "1")
+    assert "Traceback" in cli("list").err
+
+
+def test_a_bug_says_so_and_shows_the_traceback(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(as_json: bool = False) -> int:
+        raise ZeroDivisionError("in a command")
+
+    monkeypatch.setitem(entry.COMMANDS["Begin"], "version", broken)
+    answer = cli("version")
+    assert answer.code == Exit.BUG
+    assert answer.err.startswith("error: perdure failed in a way it should not: ZeroDivisionError: in a command\n")
+    assert "Traceback" in answer.err
+
+
+def test_interruption_has_its_own_exit_code(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(as_json: bool = False) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(entry.COMMANDS["Begin"], "version", interrupted)
+    answer = cli("version")
+    assert answer.code == Exit.INTERRUPTED
+    assert "Traceback" not in answer.err
+
+
+def test_version(cli: Cli) -> None:
+    assert cli("version").out.startswith("perdure ")
+    assert set(cli("version", "--json").json()) == {"perdure", "python", "sqlite"}
+
+
+def test_help_loads_nothing_that_only_commands_need(tmp_path: Path) -> None:
+    code = (
+        "import sys; from perdure.cli.main import main; main(['--help']); "
+        "print(sorted({'rich', 'sqlite3', 'perdure.storage.sqlite', 'perdure.testing'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_installed_program_runs(tmp_path: Path) -> None:
+    program = Path(sys.executable).with_name("perdure")
+    done = subprocess.run([program, "list"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == Exit.USAGE
+    assert done.stderr.startswith("error: no store and no application given\nhint: ")
