@@ -413,6 +413,10 @@ class MemoryStore:
         self._committed()
         return True
 
+    async def count_ended(self, before_us: int, /) -> int:
+        self._live()
+        return sum(run.ended_us is not None and run.ended_us < before_us for run in self.data.runs())
+
     async def remove_ended(self, before_us: int, limit: int, /) -> int:
         self._live()
         self._flush()

@@ -1,7 +1,8 @@
 """One group of appends inside one transaction: who wins, who loses and why.
 
 The clean path is one statement per append: the insert itself checks that the predecessor is there with the expected
-hash, and the key (run, first sequence) that nobody was first [J-2]. Only an append that inserted nothing is looked up.
+hash and that the token is not stale, and the key (run, first sequence) checks that nobody was first [J-2, J-3]. Only an
+append that inserted nothing is looked up.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ INSERT_NEXT = """
     INSERT INTO journal (run, first_seq, count, at_us, append_id, hash, facts)
     SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7
     WHERE EXISTS (SELECT 1 FROM journal WHERE run = ?1 AND first_seq = ?8 AND hash = ?9)
+      AND (?10 = 0 OR ?10 >= ifnull((SELECT token FROM run WHERE n = ?1), 0))
     ON CONFLICT DO NOTHING
 """
 UPDATE_STATE = f"UPDATE run SET {STATE_ASSIGNMENTS} WHERE n = ?"
@@ -104,6 +106,7 @@ def _append(cursor: sqlite3.Cursor, append: Append) -> AppendResult:
             append.facts.decode(),
             append.prev_seq,
             append.prev_hash,
+            append.token,
         ),
     )
     if cursor.rowcount != 1:

@@ -158,23 +158,33 @@ def deploy(con: sqlite3.Connection, new: Deployment) -> bool:
 # --- retention
 
 
-def remove_ended(con: sqlite3.Connection, before_us: int, limit: int, after_n: int) -> tuple[int, int]:
-    """Remove ended runs with numbers above `after_n`; how many, and the number to go on from (0: at the end).
+def count_ended(con: sqlite3.Connection, before_us: int) -> int:
+    """How many `remove_ended` would remove."""
+    return number(con, "SELECT count(*) FROM run WHERE ended_us < ?", (before_us,))
+
+
+def ended_runs(con: sqlite3.Connection, before_us: int, limit: int, after_n: int) -> list[int]:
+    """Numbers of runs that `remove` may remove, those above `after_n` first, so that batches do not scan what stays."""
+    statement = "SELECT n FROM run WHERE n {} ? AND ended_us < ? ORDER BY n LIMIT ?"
+    found = [row[0] for row in con.execute(statement.format(">"), (after_n, before_us, limit))]
+    if after_n and len(found) < limit:
+        found += [row[0] for row in con.execute(statement.format("<="), (after_n, before_us, limit - len(found)))]
+    return found
+
+
+def remove(con: sqlite3.Connection, numbers: Sequence[int], before_us: int) -> int:
+    """Remove those of the runs that have ended before; how many there were.
 
     Index row first; the trigger notes the number as stray until its journal is gone too.
     """
-    found = [
-        row[0]
-        for row in con.execute(
-            "SELECT n FROM run WHERE n > ? AND ended_us < ? ORDER BY n LIMIT ?", (after_n, before_us, limit)
-        )
-    ]
-    for n in found:
-        con.execute("DELETE FROM run WHERE n = ?", (n,))
-        con.execute("DELETE FROM journal WHERE run = ?", (n,))
-        con.execute("DELETE FROM snapshot WHERE run = ?", (n,))
-        con.execute("DELETE FROM stray WHERE run = ?", (n,))
-    return len(found), found[-1] if len(found) == limit else 0
+    removed = 0
+    for n in numbers:
+        if con.execute("DELETE FROM run WHERE n = ? AND ended_us < ?", (n, before_us)).rowcount:
+            con.execute("DELETE FROM journal WHERE run = ?", (n,))
+            con.execute("DELETE FROM snapshot WHERE run = ?", (n,))
+            con.execute("DELETE FROM stray WHERE run = ?", (n,))
+            removed += 1
+    return removed
 
 
 def reclaim(con: sqlite3.Connection, path: Path) -> int:

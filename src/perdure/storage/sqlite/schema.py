@@ -118,8 +118,8 @@ def prepare(con: sqlite3.Connection, path: str) -> None:
     """
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise StoreUnusable(f"SQLite {sqlite3.sqlite_version} is too old; 3.37 or newer is needed")
-    con.execute("PRAGMA auto_vacuum = INCREMENTAL")  # takes effect in a file that is still empty
     if _is_new(con, path):
+        patiently(lambda: con.execute("PRAGMA auto_vacuum = INCREMENTAL"))  # in a file with tables it would be a write
         patiently(lambda: con.execute("PRAGMA journal_mode = WAL"))
         patiently(lambda: _create(con))
         _is_new(con, path)  # whoever created it: ours, and of this release?

@@ -257,10 +257,14 @@ class SqliteStore:
     async def deploy(self, deployment: Deployment, /) -> bool:
         return await self._write(lambda con: queries.deploy(con, deployment))
 
+    async def count_ended(self, before_us: int, /) -> int:
+        return await self._read(lambda con: queries.count_ended(con, before_us))
+
     async def remove_ended(self, before_us: int, limit: int, /) -> int:
         after = self._removed_up_to
-        count, self._removed_up_to = await self._write(lambda con: queries.remove_ended(con, before_us, limit, after))
-        return count
+        numbers = await self._read(lambda con: queries.ended_runs(con, before_us, limit, after))
+        self._removed_up_to = numbers[-1] if len(numbers) == limit else 0
+        return await self._write(lambda con: queries.remove(con, numbers, before_us)) if numbers else 0
 
     async def reclaim(self) -> int:
         return await self._write(lambda con: queries.reclaim(con, self.path), transaction=False)

@@ -1,0 +1,236 @@
+"""Index rows: slots, ownership, due times, attention, sweeps [M-1, R-4, R-5, R-16]."""
+
+from __future__ import annotations
+
+import asyncio
+
+from perdure.core.facts import RunCancelRequested
+from perdure.ports.store import Committed, Deployment, IndexState, RunFilter, RunStatus, SlotTaken
+from perdure.testing.conformance.lab import (
+    ENDED,
+    READY,
+    T0,
+    Check,
+    Draft,
+    Lab,
+    claimed,
+    ended,
+    expect,
+    expect_type,
+    loaded,
+    owned,
+    part,
+    put,
+    submitted,
+)
+
+BACKOFF = IndexState("ready", due_us=T0 + 500, token=1, generation=1, reason="backoff", step="reserve/v1")
+
+CHECKS: list[Check] = []
+check = part(CHECKS)
+
+
+@check
+async def slot_is_taken_by_a_live_run(lab: Lab) -> None:
+    """One live run a slot; the refusal names it and its input, and writes nothing [M-1, R-5]."""
+    store = await lab.engine()
+    holder = Draft("run-1", slot="invoice-7", input='{"cents":1}')
+    await put(store, holder, holder.submit())
+    refused = await store.append(Draft("run-2", slot="invoice-7", input='{"cents":2}').submit())
+    expect(refused, SlotTaken("run-1", holder.new.input_digest), "a second run of the slot")
+    expect(await store.load("run-2"), None, "the refused run")
+    await put(store, holder, holder.claim())
+    expect(await store.append(Draft("run-3", slot="invoice-7").submit()), refused, "while it runs")
+    for other in (
+        Draft("run-4", slot="invoice-8"),
+        Draft("run-5", slot="invoice-7", pipeline="refund"),
+        Draft("run-6", slot="invoice-7", tenant="acme"),
+    ):
+        expect_type(await store.append(other.submit()), Committed, f"another slot: {other.run_id}")
+
+
+@check
+async def slot_is_free_after_the_end(lab: Lab) -> None:
+    """Any end frees the slot, unless it is taken once and for ever [M-1, R-5]."""
+    store = await lab.engine()
+    ends: tuple[RunStatus, ...] = ("succeeded", "failed", "canceled")
+    for number, status in enumerate(ends):
+        draft = await claimed(store, f"run-{number}", slot="invoice-7")
+        await put(store, draft, draft.next(token=1, index=IndexState(status, token=1)))
+    once = Draft("run-4", slot="invoice-7", once=True)
+    await put(store, once, once.submit())
+    await put(store, once, once.claim())
+    await put(store, once, once.next(token=1, index=ENDED))
+    refused = await store.append(Draft("run-5", slot="invoice-7").submit())
+    expect(refused, SlotTaken("run-4", once.new.input_digest), "after a run that takes its slot once")
+
+
+@check
+async def two_submissions_of_one_slot_in_one_turn(lab: Lab) -> None:
+    """Exactly one of many submissions for one slot wins [M-1]."""
+    store = await lab.engine()
+    drafts = [Draft(f"run-{i}", slot="invoice-7") for i in range(10)]
+    results = await asyncio.gather(*[store.append(draft.submit()) for draft in drafts])
+    won = [draft.run_id for draft, result in zip(drafts, results, strict=True) if isinstance(result, Committed)]
+    lost = [result for result in results if isinstance(result, SlotTaken)]
+    expect((len(won), len(lost)), (1, 9), "winners and losers")
+    expect({result.run_id for result in lost}, set(won), "who the losers name")
+
+
+@check
+async def no_slot_excludes_nobody(lab: Lab) -> None:
+    """Without a slot key any number of runs live side by side, resource or not [M-1]."""
+    store = await lab.engine()
+    for number in range(3):
+        await submitted(store, f"run-{number}")
+    expect(len(await store.list_runs(RunFilter())), 3, "runs")
+
+
+@check
+async def owner_writes_its_state(lab: Lab) -> None:
+    """What an owner appends is the state; a terminal one records the append's time as the end."""
+    store = await lab.engine()
+    draft = await claimed(store, "run-1")
+    expect((await loaded(store, draft)).row.state, owned(), "state of a claim")
+    await put(store, draft, draft.next(token=1, index=BACKOFF))
+    expect((await loaded(store, draft)).row.state, BACKOFF, "state of a backoff")
+    end = IndexState("failed", token=2, generation=3, reason="declined", canceling=True, version=9, tail_hash=bytes(32))
+    await put(store, draft, draft.claim(2))
+    await put(store, draft, draft.next(token=2, index=end, at_us=T0 + 77))
+    row = (await loaded(store, draft)).row
+    expect((row.state, row.ended_us), (end, T0 + 77), "state and end")
+
+
+@check
+async def outside_changes_only_unowned_runs(lab: Lab) -> None:
+    """Facts from outside make an unowned run due; an owned one is only marked, and its owner's state stands [J-6]."""
+    store = await lab.engine()
+    free, busy = await submitted(store, "run-1", BACKOFF), await claimed(store, "run-2")
+    wake = IndexState("ready", due_us=T0 + 1, canceling=True)
+    for draft in (free, busy):
+        await put(store, draft, draft.next(RunCancelRequested("someone"), index=wake))
+    expect((await loaded(store, free)).row.state, wake, "state of the unowned run")
+    expect((await loaded(store, busy)).row.state, owned(), "state of the owned run")
+    expect(list(await store.attention()), ["run-2"], "attention")
+    expect((await loaded(store, busy)).row.attention, True, "attention in the row")
+    await put(store, busy, busy.next(token=1))
+    expect(list(await store.attention()), ["run-2"], "attention after an append without an index write")
+    await put(store, busy, busy.next(token=1, index=BACKOFF))
+    expect(list(await store.attention()), [], "attention after the owner's index write")
+
+
+@check
+async def outside_facts_without_a_state_call_the_owner_too(lab: Lab) -> None:
+    """Any append from outside to an owned run asks for attention; none to an unowned run does [R-16]."""
+    store = await lab.engine()
+    free, busy = await submitted(store, "run-1"), await claimed(store, "run-2")
+    for draft in (free, busy):
+        await put(store, draft, draft.next(RunCancelRequested("someone")))
+    expect(list(await store.attention()), ["run-2"], "attention")
+    expect((await loaded(store, free)).row.state, READY, "state of the unowned run")
+
+
+@check
+async def state_without_facts_needs_the_tail(lab: Lab) -> None:
+    """`set_index` writes only if nobody appended since the caller read: no outside fact is overlooked [R-16]."""
+    store = await lab.engine()
+    draft = await claimed(store, "run-1")
+    before = draft.tail
+    await put(store, draft, draft.next(RunCancelRequested("someone"), index=READY))
+    expect(await store.set_index(draft.locator, BACKOFF, before), False, "behind the tail")
+    expect((await loaded(store, draft)).row.state, owned(), "state")
+    expect(list(await store.attention()), ["run-1"], "attention")
+    expect(await store.set_index(draft.locator, BACKOFF, draft.tail), True, "at the tail")
+    expect((await loaded(store, draft)).row.state, BACKOFF, "state")
+    expect(list(await store.attention()), [], "attention")
+    expect(await store.set_index(draft.locator + 1000, BACKOFF, 1), False, "no such run")
+
+
+@check
+async def state_and_append_keep_their_order(lab: Lab) -> None:
+    """Entries of one turn are applied in the order in which they were made."""
+    store = await lab.engine()
+    draft = await claimed(store, "run-1")
+    append = draft.next(token=1, index=BACKOFF)
+    held = IndexState("held", token=1)
+    first, second, third = await asyncio.gather(
+        store.set_index(draft.locator, READY, draft.tail),
+        store.append(append),
+        store.set_index(draft.locator, held, append.first_seq),
+    )
+    draft.accept(append, second)
+    expect((first, third), (True, True), "both states")
+    expect((await loaded(store, draft)).row.state, held, "the last state")
+
+
+@check
+async def due_runs_come_in_order(lab: Lab) -> None:
+    """Longest due first; owned, waiting, held and ended runs do not come at all [R-4, R-7]."""
+    store = await lab.engine()
+    for number, due_us in enumerate((T0 + 30, T0 + 10, T0 + 20, T0 + 20, T0 + 99)):
+        await submitted(store, f"run-{number}", IndexState("ready", due_us=due_us))
+    await claimed(store, "run-5")
+    await ended(store, "run-6")
+    await submitted(store, "run-7", IndexState("held"))
+    expect(list(await store.due(T0 + 30, 10)), ["run-1", "run-2", "run-3", "run-0"], "due")
+    expect(list(await store.due(T0 + 30, 2)), ["run-1", "run-2"], "the first two")
+    expect(list(await store.due(T0 + 9, 10)), [], "nothing is due yet")
+    expect(await store.next_due_us(), T0 + 10, "the next due time")
+
+
+@check
+async def nothing_is_due(lab: Lab) -> None:
+    """An empty store has no due time."""
+    store = await lab.engine()
+    expect(await store.next_due_us(), None, "the next due time")
+    expect(list(await store.due(T0, 10)), [], "due")
+
+
+@check
+async def former_owners_runs_are_taken_over(lab: Lab) -> None:
+    """After `take_over` every owned run is due and unowned, its token remembered [R-7, J-3]."""
+    store = await lab.engine()
+    mine, free, done = await claimed(store, "run-1"), await submitted(store, "run-2"), await ended(store, "run-3")
+    await put(store, mine, mine.next(RunCancelRequested("someone")))
+    store = await lab.reopened(store, "w2")
+    expect(await store.take_over(T0 + 7), 1, "runs taken over")
+    row = (await loaded(store, mine)).row
+    expect(row.state, IndexState("ready", due_us=T0 + 7, token=1, generation=1), "state of the run taken over")
+    expect(row.attention, False, "attention")
+    expect((await loaded(store, free)).row.state, READY, "an unowned run")
+    expect((await loaded(store, done)).row.state, ENDED, "an ended run")
+    expect(await store.take_over(T0 + 8), 0, "a second time")
+
+
+@check
+async def invalid_runs_are_woken_by_another_build(lab: Lab) -> None:
+    """Invalid runs become due where pipeline and (generation, build) say that the judgement may differ now [D-2]."""
+    store = await lab.engine()
+    judged = IndexState("invalid", generation=1, build="b1", reason="step-missing")
+    draft = await submitted(store, "run-1", judged)
+    other = Draft("run-2", pipeline="refund")
+    await put(store, other, other.submit(judged))
+    await submitted(store, "run-3", IndexState("held", generation=9, build="b0"))
+    expect(await store.wake_invalid("payout", 1, "b1", T0 + 1), 0, "the same generation and build")
+    expect(await store.wake_invalid("payout", 1, "b2", T0 + 1), 1, "another build")
+    expect((await loaded(store, draft)).row.state.due_us, T0 + 1, "due time")
+    expect((await loaded(store, draft)).row.state.status, "invalid", "status")
+    expect(await store.wake_invalid("payout", 2, "b1", T0 + 2), 1, "another generation")
+    expect((await loaded(store, other)).row.state.due_us, None, "a run of another pipeline")
+
+
+@check
+async def deployments_are_remembered(lab: Lab) -> None:
+    """A generation of a pipeline is registered once; the registry keeps its order [D-4]."""
+    store = await lab.engine()
+    made = [
+        Deployment(pipeline, generation, f"digest-{generation}", b'["a/v1"]', T0 - generation, "someone")
+        for pipeline, generation in (("payout", 1), ("refund", 1), ("payout", 2))
+    ]
+    for deployment in made:
+        expect(await store.deploy(deployment), True, "a new generation")
+    expect(await store.deploy(Deployment("payout", 2, "other", b"[]", T0, "late")), False, "a generation twice")
+    store = await lab.reopened(store)
+    expect(list(await store.deployments()), made, "the registry")
+    expect(list(await store.deployments("payout")), [made[0], made[2]], "the registry of one pipeline")
+    expect(list(await store.deployments("nothing")), [], "the registry of an unknown pipeline")

@@ -1,0 +1,289 @@
+"""Lists, retention, rebuilding, and stores that come, go and stand side by side [R-2, R-9, J-11]."""
+
+from __future__ import annotations
+
+import asyncio
+
+from perdure.core.facts import RunCancelRequested
+from perdure.errors import StoreInUse
+from perdure.ports.store import Committed, IndexState, RunFilter, SlotTaken, Snapshot, Store
+from perdure.testing.conformance.lab import (
+    DEADLINE_S,
+    ENDED,
+    READY,
+    T0,
+    Check,
+    Draft,
+    Lab,
+    claimed,
+    ended,
+    expect,
+    expect_journal,
+    expect_type,
+    expect_unavailable,
+    loaded,
+    owned,
+    part,
+    put,
+    submitted,
+)
+
+CHECKS: list[Check] = []
+check = part(CHECKS)
+
+
+@check
+async def pages_follow_each_other(lab: Lab) -> None:
+    """Newest id first, each run once, the last page is short."""
+    store = await lab.engine()
+    for number in (3, 1, 4, 0, 2):
+        await submitted(store, f"run-{number}")
+    pages: list[list[str]] = []
+    after: str | None = None
+    while True:
+        page = [row.run.run_id for row in await store.list_runs(RunFilter(), after=after, limit=2)]
+        if not page:
+            break
+        pages.append(page)
+        after = page[-1]
+    expect(pages, [["run-4", "run-3"], ["run-2", "run-1"], ["run-0"]], "pages")
+
+
+@check
+async def lists_are_filtered(lab: Lab) -> None:
+    """Every filter narrows lists and counts in the same way."""
+    store = await lab.engine()
+    made = [
+        Draft("run-0"),
+        Draft("run-1", pipeline="refund", slot="invoice-7", submitted_us=T0 + 10),
+        Draft("run-2", tenant="acme", slot="invoice-7", submitted_us=T0 + 20),
+        Draft("run-3", tenant="acme", submitted_us=T0 + 30),
+    ]
+    for draft in made:
+        await put(store, draft, draft.submit(IndexState("held") if draft.run_id == "run-3" else READY))
+    await put(store, made[0], made[0].claim())
+    cases = {
+        RunFilter(): "3210",
+        RunFilter(pipeline="payout"): "320",
+        RunFilter(tenant="acme"): "32",
+        RunFilter(resource="invoice-7"): "21",
+        RunFilter(resource="run-3"): "3",
+        RunFilter(statuses=("held", "running")): "30",
+        RunFilter(submitted_after_us=T0 + 10): "321",
+        RunFilter(submitted_before_us=T0 + 20): "10",
+        RunFilter(tenant="acme", statuses=("ready",)): "2",
+        RunFilter(pipeline="' OR 1 --"): "",
+    }
+    for where, wanted in cases.items():
+        rows = await store.list_runs(where)
+        expect([row.run.run_id for row in rows], [f"run-{digit}" for digit in wanted], f"list of {where}")
+        counts: dict[tuple[str, str], int] = {}
+        for row in rows:
+            key = row.run.pipeline, row.state.status
+            counts[key] = counts.get(key, 0) + 1
+        expect(dict(await store.count_runs(where)), counts, f"counts of {where}")
+
+
+@check
+async def retention_removes_only_what_ended_before(lab: Lab) -> None:
+    """Whole ended runs go, in bounded batches; live ones and later ends stay [R-9]."""
+    store = await lab.engine()
+    for number in range(6):
+        await ended(store, f"run-{number}", T0 + 100 + number)
+    live = await claimed(store, "run-7")
+    expect(await store.count_ended(T0 + 105), 5, "count of what would be removed")
+    counts = [await store.remove_ended(T0 + 105, 2) for _ in range(4)]
+    expect(counts, [2, 2, 1, 0], "removed a batch")
+    expect([row.run.run_id for row in await store.list_runs(RunFilter())], ["run-7", "run-5"], "runs that stay")
+    expect(await store.load_all_rows("run-0"), None, "journal of a removed run")
+    expect(await store.journal_of("run-0"), None, "bare journal of a removed run")
+    expect(list(await store.missing_index(10)), [], "runs to rebuild")
+    await expect_journal(store, live)
+    expect(await store.remove_ended(T0 + 106, 10), 1, "removed later")
+    expect(await store.reclaim() >= 0, True, "bytes given back")
+    await expect_journal(store, live)
+
+
+@check
+async def slot_of_a_removed_run_is_free(lab: Lab) -> None:
+    """Removing a run gives its slot back, also one that was taken once and for ever."""
+    store = await lab.engine()
+    draft = Draft("run-1", slot="invoice-7", once=True)
+    await put(store, draft, draft.submit(ENDED))
+    expect(await store.remove_ended(T0 + 1, 10), 1, "removed")
+    expect_type(await store.append(Draft("run-2", slot="invoice-7").submit()), Committed, "the next run")
+
+
+@check
+async def index_rows_are_restored(lab: Lab) -> None:
+    """A row computed from the facts replaces what stands there, slot and end included [J-11]."""
+    store = await lab.engine()
+    draft = await claimed(store, "run-1", slot="invoice-7")
+    found = await store.journal_of("run-1")
+    bare = None if found is None else (found[0], tuple(found[1]))
+    expect(bare, (draft.locator, tuple(draft.rows)), "bare journal")
+    expect(await store.journal_of("run-9"), None, "no such run")
+    state = IndexState("ready", due_us=T0 + 3, token=1, generation=1)
+    await store.restore_index(draft.locator, draft.new, state, None, slot_held=True)
+    expect((await loaded(store, draft)).row.state, state, "restored state")
+    expect(list(await store.due(T0 + 3, 5)), ["run-1"], "due")
+    second = Draft("run-2", slot="invoice-7")
+    expect(await store.append(second.submit()), SlotTaken("run-1", draft.new.input_digest), "the slot")
+    await store.restore_index(draft.locator, draft.new, ENDED, T0 + 50, slot_held=False)
+    expect((await loaded(store, draft)).row.ended_us, T0 + 50, "restored end")
+    await put(store, second, second.submit())
+    await store.restore_index(draft.locator, draft.new, state, None, slot_held=True)
+    third = await store.append(Draft("run-3", slot="invoice-7").submit())
+    expect(third, SlotTaken("run-2", second.new.input_digest), "a slot that a newer run holds by now")
+    await put(store, draft, draft.next(token=1, index=ENDED))
+    third = await store.append(Draft("run-3", slot="invoice-7").submit())
+    expect(third, SlotTaken("run-2", second.new.input_digest), "after the end of a run that did not hold it")
+
+
+@check
+async def everything_survives_closing(lab: Lab) -> None:
+    """A store opened again is the store that was closed; numbers go on where they were [J-1]."""
+    store = await lab.engine()
+    drafts = [await claimed(store, f"run-{i}", slot=f"invoice-{i}") for i in range(3)]
+    last = drafts[0].rows[-1]
+    snapshot = Snapshot(last.first_seq, last.hash, 3, 1, b"{}")
+    store.put_snapshot(drafts[0].locator, snapshot)
+    store = await lab.reopened(store)
+    for draft in drafts:
+        run = await expect_journal(store, draft)
+        expect(run.row.state, owned(), "state")
+        await put(store, draft, draft.next(token=1))
+    expect((await loaded(store, drafts[0])).snapshot, snapshot, "snapshot")
+    newer = await submitted(store, "run-9")
+    expect(newer.locator in {draft.locator for draft in drafts}, False, "a number given twice")
+
+
+@check
+async def closing_finishes_what_was_appended(lab: Lab) -> None:
+    """`close` waits for appends in flight, even of the same turn of the loop; closing twice is nothing."""
+    store = await lab.engine()
+    draft = await submitted(store, "run-1")
+    append = draft.next(RunCancelRequested("someone"))
+    future = store.append(append)
+    await store.close()
+    draft.accept(append, await asyncio.wait_for(future, DEADLINE_S))
+    await store.close()
+    await expect_journal(await lab.engine(), draft)
+
+
+@check
+async def closed_store_answers_nothing(lab: Lab) -> None:
+    """After `close` every use is `StoreUnavailable`, at once."""
+    store = await lab.engine()
+    draft = await submitted(store, "run-1")
+    await store.close()
+    await expect_refusals(store, draft)
+
+
+@check
+async def aborted_store_answers_nothing(lab: Lab) -> None:
+    """After `abort` too; aborting twice is nothing."""
+    store = await lab.engine()
+    draft = await submitted(store, "run-1")
+    store.abort()
+    store.abort()
+    await expect_refusals(store, draft)
+
+
+async def expect_refusals(store: Store, draft: Draft) -> None:
+    """Fail unless the store refuses reads, appends and sweeps."""
+
+    async def append() -> object:
+        return await store.append(draft.next(RunCancelRequested("someone")))
+
+    await expect_unavailable(lambda: store.load(draft.run_id), "load")
+    await expect_unavailable(append, "append")
+    await expect_unavailable(lambda: store.take_over(T0), "take_over")
+
+
+@check
+async def aborting_loses_nothing_acknowledged(lab: Lab) -> None:
+    """`abort` is a kill: what was acknowledged stays, what was in flight may go, ownership is free at once [R-2]."""
+    store = await lab.engine()
+    draft = await claimed(store, "run-1")
+    flying = draft.next(token=1)
+    future = store.append(flying)
+    store.abort()
+    store = await lab.engine("w2")
+    expect(future.done() and not future.cancelled(), False, "an append in flight was answered after the abort")
+    run = expect_type(await store.load_all_rows("run-1"), type(await loaded(store, draft)), "run")
+    expect(run.rows[: len(draft.rows)], tuple(draft.rows), "acknowledged rows")
+    again = await store.append(flying)
+    draft.accept(flying, again)
+    await expect_journal(store, draft)
+
+
+@check
+async def one_owner_at_a_time(lab: Lab) -> None:
+    """A second engine is refused by the holder's name, a client is not; after `close` the next engine may [R-2]."""
+    first = await lab.engine("worker-one")
+    second = lab.unopened()
+    try:
+        await second.open(owner="worker-two")
+    except StoreInUse as error:
+        expect("worker-one" in str(error), True, f"the holder's name in {str(error)!r}")
+    else:
+        raise AssertionError("a second engine was let in")
+    await expect_unavailable(lambda: second.load("run-1"), "a store that did not open")
+    await submitted(await lab.client(), "run-1")
+    await first.close()
+    await second.open(owner="worker-two")
+    expect_type(await second.load("run-1"), object, "the run the client submitted")
+
+
+@check
+async def client_works_beside_the_engine(lab: Lab) -> None:
+    """A client submits, reads and appends from outside while the engine owns the store; both see all of it [R-2]."""
+    engine, client = await lab.engine(), await lab.client()
+    draft = await submitted(client, "run-1", slot="invoice-7")
+    await put(engine, draft, draft.claim())
+    await put(client, draft, draft.next(RunCancelRequested("someone"), index=READY))
+    for store in (engine, client):
+        await expect_journal(store, draft)
+        expect(list(await store.attention()), ["run-1"], "attention")
+    refused = await client.append(Draft("run-2", slot="invoice-7").submit())
+    expect(refused, SlotTaken("run-1", draft.new.input_digest), "the slot, seen by the client")
+    await put(engine, draft, draft.next(token=1, index=ENDED))
+    expect((await loaded(client, draft)).row.state, ENDED, "the end, seen by the client")
+
+
+@check
+async def engine_notices_a_client(lab: Lab) -> None:
+    """The engine's listener is called after a client's commit, and after each later one [R-2]."""
+    engine, client = await lab.engine(), await lab.client()
+    noticed = asyncio.Event()
+    engine.on_change(noticed.set)
+    for number in range(3):
+        noticed.clear()
+        await submitted(client, f"run-{number}")
+        await asyncio.wait_for(noticed.wait(), DEADLINE_S)
+
+
+@check
+async def own_commits_are_no_news(lab: Lab) -> None:
+    """A store does not call its own listeners about its own commits."""
+    engine, client = await lab.engine(), await lab.client()
+    heard: list[str] = []
+    noticed = asyncio.Event()
+    engine.on_change(lambda: heard.append("engine"))
+    client.on_change(noticed.set)
+    await submitted(engine, "run-1")
+    await asyncio.wait_for(noticed.wait(), DEADLINE_S)  # by now the engine would have noticed, had it looked wrongly
+    await submitted(engine, "run-2")
+    expect(heard, [], "what the engine heard of its own commits")
+
+
+@check
+async def info_tells_what_it_is(lab: Lab) -> None:
+    """`info` counts runs and rows and names the kind of store."""
+    store = await lab.engine()
+    await claimed(store, "run-1")
+    await submitted(store, "run-2")
+    info = await store.info()
+    expect((info["runs"], info["journal_rows"]), (2, 3), "runs and rows")
+    expect_type(info["kind"], str, "kind")

@@ -1,0 +1,1 @@
+"""Every store against the public suite, and against each other."""

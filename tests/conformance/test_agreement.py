@@ -1,0 +1,307 @@
+"""Memory and SQLite, driven by the same random operations, must agree on every answer [I-7]."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar, cast
+
+import msgspec
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from perdure.core.facts import RunCancelRequested
+from perdure.ports.store import (
+    Append,
+    AppendResult,
+    Committed,
+    Conflict,
+    Deployment,
+    IndexState,
+    RunFilter,
+    RunStatus,
+    Snapshot,
+    Store,
+)
+from perdure.storage.memory import MemoryData, MemoryStore
+from perdure.storage.sqlite import SqliteStore
+from perdure.testing.conformance.lab import T0, Draft
+
+T = TypeVar("T")
+
+Ask = Callable[[Store], Awaitable[object]]
+
+STATUSES: tuple[RunStatus, ...] = (
+    "ready",
+    "running",
+    "held",
+    "invalid",
+    "corrupt",
+    "succeeded",
+    "failed",
+    "canceled",
+)
+TIMES = st.integers(T0, T0 + 20)
+STATES = st.builds(
+    IndexState,
+    status=st.sampled_from(STATUSES),
+    due_us=st.none() | TIMES,
+    worker=st.sampled_from(("", "", "w1", "w2")),
+    token=st.integers(0, 3),
+    generation=st.integers(0, 2),
+    build=st.sampled_from(("", "b1", "b2")),
+    reason=st.sampled_from(("", "backoff")),
+    canceling=st.booleans(),
+    step=st.sampled_from(("", "reserve/v1")),
+    version=st.integers(0, 5),
+    tail_hash=st.sampled_from((b"", bytes(32))),
+)
+FILTERS = st.builds(
+    RunFilter,
+    pipeline=st.sampled_from((None, None, "payout", "refund")),
+    tenant=st.sampled_from((None, None, "default", "acme")),
+    resource=st.sampled_from((None, None, "slot-1", "run-001")),
+    statuses=st.lists(st.sampled_from(STATUSES), max_size=2, unique=True).map(tuple),
+    submitted_after_us=st.none() | TIMES,
+    submitted_before_us=st.none() | TIMES,
+)
+PICK = st.integers(0, 10**6)
+
+
+class Agreement(RuleBasedStateMachine):
+    """The same operations on both stores; every answer is compared, but for the numbers of runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.folder = Path(tempfile.mkdtemp(prefix="perdure-agreement-"))
+        self.data = MemoryData()
+        self.memory: Store = MemoryStore(self.data)
+        self.sqlite: Store = SqliteStore(self.folder / "store.db")
+        self.drafts: list[Draft] = []
+        self.numbers: dict[str, tuple[int, int]] = {}
+        self.sent: list[Append] = []
+        self.made = 0
+
+    @initialize()
+    def opens(self) -> None:
+        for store in (self.memory, self.sqlite):
+            self.loop.run_until_complete(store.open(owner="w1"))
+
+    def teardown(self) -> None:
+        for store in (self.memory, self.sqlite):
+            self.loop.run_until_complete(store.close())
+        self.loop.close()
+        shutil.rmtree(self.folder)
+
+    # --- asking both
+
+    def both(self, ask: Ask) -> object:
+        """Ask both stores; the answers are equal but for the runs' numbers."""
+        first = self.loop.run_until_complete(_awaited(ask(self.memory)))
+        second = self.loop.run_until_complete(_awaited(ask(self.sqlite)))
+        assert _without_numbers(first) == _without_numbers(second)
+        return first
+
+    def send(self, append: Append) -> AppendResult:
+        memory, sqlite = self.numbers.get(append.run_id, (10**9, 10**9))
+        new = append.new is not None
+        mine = msgspec.structs.replace(append, locator=0 if new else memory)
+        theirs = msgspec.structs.replace(append, locator=0 if new else sqlite)
+        first = self.loop.run_until_complete(_awaited(self.memory.append(mine)))
+        second = self.loop.run_until_complete(_awaited(self.sqlite.append(theirs)))
+        assert _without_numbers(first) == _without_numbers(second)
+        if isinstance(first, Committed) and isinstance(second, Committed):
+            self.numbers.setdefault(append.run_id, (first.locator, second.locator))
+        self.sent.append(append)
+        return first
+
+    def draft(self, pick: int) -> Draft:
+        return self.drafts[pick % len(self.drafts)]
+
+    # --- appends
+
+    @rule(
+        state=STATES,
+        slot=st.sampled_from((None, None, "slot-1", "slot-2")),
+        once=st.booleans(),
+        pipeline=st.sampled_from(("payout", "payout", "refund")),
+        tenant=st.sampled_from(("default", "default", "acme")),
+        at_us=TIMES,
+        token=st.integers(0, 1),
+    )
+    def submits(
+        self, state: IndexState, slot: str | None, once: bool, pipeline: str, tenant: str, at_us: int, token: int
+    ) -> None:
+        self.made += 1
+        run_id = f"run-{self.made * 7919 % 1000:03}"
+        draft = Draft(run_id, slot=slot, once=once, pipeline=pipeline, tenant=tenant, submitted_us=at_us)
+        append = draft.submit(state, token)
+        result = self.send(append)
+        if isinstance(result, Committed):
+            draft.accept(append, result)
+            self.drafts.append(draft)
+
+    @precondition(lambda self: bool(self.drafts))
+    @rule(pick=PICK, token=st.integers(0, 3), index=st.none() | STATES, at_us=TIMES)
+    def appends(self, pick: int, token: int, index: IndexState | None, at_us: int) -> None:
+        draft = self.draft(pick)
+        append = draft.next(RunCancelRequested("someone"), token=token, index=index, at_us=at_us)
+        result = self.send(append)
+        if isinstance(result, Committed):
+            draft.accept(append, result)
+
+    @precondition(lambda self: bool(self.drafts))
+    @rule(pick=PICK, token=st.integers(0, 3), index=st.none() | STATES, after=PICK)
+    def appends_too_late(self, pick: int, token: int, index: IndexState | None, after: int) -> None:
+        draft = self.draft(pick)
+        if len(draft.rows) > 1:
+            self.send(draft.next(token=token, index=index, after=after % (len(draft.rows) - 1)))
+
+    @precondition(lambda self: bool(self.drafts))
+    @rule(pick=PICK, gap=st.integers(0, 3), token=st.integers(0, 3))
+    def appends_onto_another_history(self, pick: int, gap: int, token: int) -> None:
+        append = self.draft(pick).next(token=token)
+        append.first_seq += gap
+        append.prev_seq += gap
+        append.prev_hash = bytes(32)
+        assert not isinstance(self.send(append), Committed)
+
+    @precondition(lambda self: bool(self.sent))
+    @rule(pick=PICK)
+    def sends_again(self, pick: int) -> None:
+        self.send(self.sent[pick % len(self.sent)])
+
+    @precondition(lambda self: bool(self.drafts))
+    @rule(pick=PICK)
+    def submits_a_known_id(self, pick: int) -> None:
+        again = Draft(self.draft(pick).run_id, pipeline="other")
+        append = again.submit()
+        append.append_id = bytes(16)
+        assert self.send(append) == Conflict()
+
+    # --- index rows
+
+    @precondition(lambda self: bool(self.drafts))
+    @rule(pick=PICK, state=STATES, behind=st.booleans())
+    def sets_the_index(self, pick: int, state: IndexState, behind: bool) -> None:
+        draft = self.draft(pick)
+        tail = draft.rows[0].first_seq if behind else draft.tail
+        memory, sqlite = self.numbers[draft.run_id]
+        self.both(lambda store: store.set_index(memory if store is self.memory else sqlite, state, tail))
+
+    @precondition(lambda self: bool(self.drafts))
+    @rule(pick=PICK, row=PICK, fits=st.booleans())
+    def snapshots(self, pick: int, row: int, fits: bool) -> None:
+        draft = self.draft(pick)
+        folded = draft.rows[row % len(draft.rows)]
+        version = folded.first_seq + folded.count - 1
+        snapshot = Snapshot(folded.first_seq, folded.hash if fits else bytes(32), version, 1, b"{}")
+        memory, sqlite = self.numbers[draft.run_id]
+        self.memory.put_snapshot(memory, snapshot)
+        self.sqlite.put_snapshot(sqlite, snapshot)
+        self.both(lambda store: store.set_index(10**9, IndexState("ready"), 1))  # answered after the snapshot is in
+
+    @rule(now_us=TIMES)
+    def takes_over(self, now_us: int) -> None:
+        self.both(lambda store: store.take_over(now_us))
+
+    @rule(generation=st.integers(0, 2), build=st.sampled_from(("b1", "b2")), now_us=TIMES)
+    def wakes_invalid(self, generation: int, build: str, now_us: int) -> None:
+        self.both(lambda store: store.wake_invalid("payout", generation, build, now_us))
+
+    @rule(generation=st.integers(1, 3), pipeline=st.sampled_from(("payout", "refund")))
+    def deploys(self, generation: int, pipeline: str) -> None:
+        deployment = Deployment(pipeline, generation, f"digest-{self.made}", b"[]", T0, "someone")
+        self.both(lambda store: store.deploy(deployment))
+
+    @rule(before_us=TIMES)
+    def removes(self, before_us: int) -> None:  # all at once: which go first is each store's own business
+        self.both(lambda store: store.count_ended(before_us))
+        self.both(lambda store: store.remove_ended(before_us, 10**6))
+        rows = self.loop.run_until_complete(self.memory.list_runs(RunFilter(), limit=10**6))
+        kept = {row.run.run_id for row in rows}
+        self.drafts = [draft for draft in self.drafts if draft.run_id in kept]
+
+    @precondition(lambda self: bool(self.drafts))
+    @rule(pick=PICK, state=STATES, ended_us=st.none() | TIMES, held=st.booleans())
+    def restores(self, pick: int, state: IndexState, ended_us: int | None, held: bool) -> None:
+        draft = self.draft(pick)
+        memory, sqlite = self.numbers[draft.run_id]
+        self.both(
+            lambda store: store.restore_index(
+                memory if store is self.memory else sqlite, draft.new, state, ended_us, slot_held=held
+            )
+        )
+
+    @rule(abort=st.booleans())
+    def reopens(self, abort: bool) -> None:
+        for store in (self.memory, self.sqlite):
+            if abort:
+                self.loop.run_until_complete(_awaited(store.attention()))  # whatever was queued has been written
+                store.abort()
+            else:
+                self.loop.run_until_complete(store.close())
+        self.memory, self.sqlite = MemoryStore(self.data), SqliteStore(self.folder / "store.db")
+        self.opens()
+
+    # --- reads
+
+    @rule(now_us=TIMES, limit=st.integers(1, 5))
+    def asks_what_is_due(self, now_us: int, limit: int) -> None:
+        self.both(lambda store: store.due(now_us, limit))
+
+    @rule(where=FILTERS, after=st.sampled_from((None, "run-500", "run-9")), limit=st.integers(1, 4))
+    def lists(self, where: RunFilter, after: str | None, limit: int) -> None:
+        self.both(lambda store: store.list_runs(where, after=after, limit=limit))
+        self.both(lambda store: store.count_runs(where))
+
+    @precondition(lambda self: bool(self.drafts))
+    @rule(pick=PICK)
+    def reads_a_run(self, pick: int) -> None:
+        draft = self.draft(pick)
+        self.both(lambda store: store.load(draft.run_id))
+        self.both(lambda store: store.load_all_rows(draft.run_id))
+        self.both(lambda store: _rows_of(store, draft.run_id))
+
+    @invariant()
+    def nothing_differs(self) -> None:
+        if self.made:
+            self.both(lambda store: store.list_runs(RunFilter(), limit=10**6))
+            self.both(lambda store: store.attention())
+            self.both(lambda store: store.next_due_us())
+            self.both(lambda store: store.deployments())
+
+
+async def _rows_of(store: Store, run_id: str) -> object:
+    found = await store.journal_of(run_id)
+    return None if found is None else list(found[1])
+
+
+async def _awaited(answer: Awaitable[T]) -> T:
+    return await answer
+
+
+def _without_numbers(answer: object) -> object:
+    """Answers with the runs' numbers struck out, as plain values."""
+    plain: object = msgspec.to_builtins(answer)
+    return _struck(plain)
+
+
+def _struck(value: object) -> object:
+    if isinstance(value, dict):
+        fields = cast("dict[object, object]", value)
+        return {key: 0 if key == "locator" else _struck(inner) for key, inner in fields.items()}
+    if isinstance(value, (list, tuple)):
+        return [_struck(inner) for inner in cast("list[object]", value)]
+    return value
+
+
+TestAgreement = Agreement.TestCase
+TestAgreement.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
