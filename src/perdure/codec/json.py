@@ -13,7 +13,7 @@ import msgspec
 from msgspec import inspect
 
 from perdure.codec.shape import Compiler, UnsupportedType, field_path
-from perdure.codec.zoned import Misfit, revive, zoned_tree
+from perdure.codec.zoned import Misfit, kind_of, revive, zoned_tree
 from perdure.errors import DefinitionError, PayloadError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Codec(Generic[T]):
         except Exception as error:
             raise _located(value, error) from error
         if self._verify:
-            self._check_back(data)
+            self._check_back(value, data)
         return data
 
     def decode(self, data: Encoded) -> T:
@@ -102,7 +102,7 @@ class Codec(Generic[T]):
             PayloadError: as `encode`.
         """
         data = self.encode(value)
-        return self._digest(self.decode(data) if self.floats else value)
+        return hashlib.sha256(self._canonical(self.decode(data) if self.floats else value)).digest()
 
     def digest_of(self, data: Encoded) -> bytes:
         """The digest of an encoded value, read as the type is today: new fields have their defaults.
@@ -110,19 +110,21 @@ class Codec(Generic[T]):
         Raises:
             PayloadError: as `decode`.
         """
-        return self._digest(self.decode(data))
+        return hashlib.sha256(self._canonical(self.decode(data))).digest()
 
-    def _digest(self, value: T) -> bytes:
-        plain: object = zoned_tree(value, order="sorted") if self.datetimes else value
-        return hashlib.sha256(_encode_sorted(plain)).digest()
+    def _canonical(self, value: T) -> bytes:
+        try:
+            return _encode_sorted(zoned_tree(value, order="sorted") if self.datetimes else value)
+        except TypeError as error:  # sorting {1, "a"}, or datetimes with and without time zone
+            raise PayloadError("$", f"the elements of a set have no common order: {error}") from None
 
-    def _check_back(self, data: bytes) -> None:
+    def _check_back(self, value: T, data: bytes) -> None:
         """What the class itself says about its values is only known by making one."""
         try:
             back = self.decode(data)
         except PayloadError as error:
             raise PayloadError(error.path, f"could not be read back: {error.problem}") from None
-        if _encode(zoned_tree(back) if self.datetimes else back) != data:
+        if self._canonical(back) != self._canonical(value):
             raise PayloadError("$", "does not come back as the same value: its class changes it on the way in")
 
 
@@ -204,15 +206,16 @@ def _located(value: object, error: Exception) -> PayloadError:
 
 
 def _children(value: Any) -> Iterable[tuple[str, object]]:
-    if isinstance(value, dict):
-        for key, item in value.items():  # pyright: ignore[reportUnknownVariableType]
-            yield f"[{key!r}]", item
-            yield f"[{key!r}]", key
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        for index, item in enumerate(value):  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    kind = kind_of(value)
+    if kind is dict:
+        for key, item in value.items():
+            yield field_path(key), item
+            yield field_path(key), key
+    elif kind in (list, tuple, set, frozenset):
+        for index, item in enumerate(value):
             yield f"[{index}]", item
-    elif hasattr(value, "__dataclass_fields__") or hasattr(value, "__struct_fields__"):
-        for name in getattr(value, "__struct_fields__", None) or value.__dataclass_fields__:
+    elif hasattr(kind, "__dataclass_fields__") or hasattr(kind, "__struct_fields__"):
+        for name in getattr(kind, "__struct_fields__", None) or value.__dataclass_fields__:
             yield field_path(name), getattr(value, name)
 
 

@@ -77,7 +77,7 @@ def exact(kind: type) -> Shape:
     def check(value: object) -> None:
         if type(value) is not kind:
             if isinstance(value, kind):
-                raise Misfit(f"a {type(value).__name__} would come back as {kind.__name__}")
+                raise Misfit(f"{type(value).__name__} would come back as {kind.__name__}")
             raise expected(kind.__name__, value)
 
     return Shape(check, (kind,), exact=frozenset((kind,)))
@@ -131,12 +131,12 @@ def check_plain(value: Any) -> None:
             except Misfit as misfit:
                 raise misfit.within(field_path(key)) from None
     else:
-        raise Misfit(f"a {kind.__name__} is not plain JSON; it would be lost or changed, as no type is declared here")
+        raise Misfit(f"{kind.__name__} is not plain JSON; no type is declared here that says how to keep it")
 
 
-def field_path(name: str) -> str:
+def field_path(name: object) -> str:
     """The step of a path into the field or key `name`."""
-    return f".{name}" if name.isidentifier() else f"[{name!r}]"
+    return f".{name}" if isinstance(name, str) and name.isidentifier() else f"[{name!r}]"
 
 
 _SCALARS: dict[type, Shape] = {
@@ -221,8 +221,9 @@ class Compiler:
                 raise UnsupportedType(f"{type(info).__name__} is not supported")
 
     def _collection(self, kind: type, item_type: inspect.Type) -> Shape:
-        item = self.compile(item_type)
-        item_exact, check_item = item.exact, item.check
+        item_shape = self.compile(item_type)
+        item_exact = item_shape.exact
+        ordered = kind in (list, tuple)
 
         def check(value: Any) -> bool:
             found = kind_of(value)
@@ -233,7 +234,10 @@ class Compiler:
             special = False
             for index, item in enumerate(value):
                 try:
-                    special |= bool(check_item(item))
+                    if item_shape.check(item):
+                        if not ordered:
+                            raise Misfit("a datetime with ZoneInfo or fold cannot stand in a set")
+                        special = True
                 except Misfit as misfit:
                     raise misfit.within(f"[{index}]") from None
             return special
@@ -264,7 +268,7 @@ class Compiler:
                     try:
                         special |= bool(item.check(each))
                     except Misfit as misfit:
-                        raise misfit.within(f"[{name!r}]") from None
+                        raise misfit.within(field_path(name)) from None
             return special
 
         return Shape(check, (dict,))
@@ -319,7 +323,7 @@ class Compiler:
             found = kind_of(value)
             if found is not cls:
                 if isinstance(value, cls):
-                    raise Misfit(f"a {type(value).__name__} would come back as {cls.__name__}; declare a tagged union")
+                    raise Misfit(f"{type(value).__name__} would come back as {cls.__name__}; declare a tagged union")
                 raise expected(cls.__name__, value)
             try:
                 items = read(value)
@@ -400,7 +404,7 @@ def _union(members: tuple[Shape, ...]) -> Shape:
             return member.check(value)
         for kind in by_type:
             if isinstance(value, kind) and not isinstance(value, (bool, enum.Enum)):
-                raise Misfit(f"a {type(value).__name__} would come back as {kind.__name__}")
+                raise Misfit(f"{type(value).__name__} would come back as {kind.__name__}")
         raise expected(names.replace("NoneType", "None"), value)
 
     return Shape(check, tuple(by_type), exact=frozenset[type]().union(*(member.exact for member in members)))
