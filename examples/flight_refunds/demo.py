@@ -33,29 +33,18 @@ async def demo(settings: Settings, view: View) -> Summary:
     began_s = time.monotonic()
     plan = sorted(read_month(), key=lambda run: (run.day, run.carrier))
     async with open_bank(settings) as bank, open_worker(settings) as worker, app_for(settings).client() as client:
-        known = await submit(client, plan)
+        known = await list_runs(client)
         if known:
-            view.say(f"{known} of {len(plan)} runs are here from an earlier demo; they are left as they are")
+            view.say(f"{len(known)} of {len(plan)} runs are here from an earlier demo, {ended(known)} have ended")
         stage = Stage(settings, view, plan, client, bank, worker, began_s)
-        half_done = ended(await list_runs(client)) >= len(plan) // 2
-        runs = await stage.play(kill=settings.kill and not half_done)
+        runs = await stage.play(known)
         counts = tally([[recorded.fact for recorded in await client.journal(run.run_id)] for run in runs.values()])
     return Summary(counts, audit(settings.bank_file), time.monotonic() - began_s)
 
 
-async def submit(client: Client, plan: Sequence[CarrierDay]) -> int:
-    """Submits a run for each carrier and day; returns how many there were already.
-
-    Doing it again is harmless: with `slot="once"` a carrier and day has one run, for ever, and submitting it again
-    answers with that one.
-    """
-    handles = [await client.submit(refunds, run, actor="demo") for run in plan]
-    return sum(not handle.created for handle in handles)
-
-
-@dataclass(frozen=True)
+@dataclass
 class Stage:
-    """Everything that takes part."""
+    """Everything that takes part. `submitted` counts the runs of the plan that were submitted by this demo."""
 
     settings: Settings
     view: View
@@ -64,41 +53,64 @@ class Stage:
     bank: Child
     worker: Worker
     began_s: float
+    submitted: int = 0
 
-    async def play(self, *, kill: bool) -> Runs:
-        """Watches until every run has ended; kills the worker once, when half of them have, if asked to."""
+    async def play(self, known: Runs) -> Runs:
+        """Lets the days pass until every run has ended; when half of them have, kills the worker.
+
+        Args:
+            known: runs that an earlier demo has submitted; their days are over already.
+        """
+        half = len(self.plan) // 2
+        kill = self.settings.kill and ended(known) < half
+        today = max((run.day.day for run in self.plan if run.name in known), default=0)
+        first_s = time.monotonic()
         while True:
-            runs = await list_runs(self.client)
-            self.view.show(self.snapshot(runs))
+            await self.submit(until=today + 1 + int((time.monotonic() - first_s) / self.settings.pace.day_s))
+            runs = await self.look()
             if ended(runs) == len(self.plan):
                 return runs
             self.bank.check()
             self.worker.check()
             complain_if_stuck(runs)
-            if kill and ended(runs) >= len(self.plan) // 2:
+            if kill and ended(runs) >= half:
                 kill = False
-                await self.kill_and_restart(runs)
+                await self.kill_and_restart()
             await asyncio.sleep(self.settings.pace.look_every_s)
 
-    async def kill_and_restart(self, runs: Runs) -> None:
-        """Kills the worker in the middle of whatever it is doing, and starts another that knows nothing of it."""
-        await self.worker.kill()
-        self.view.say(f"kill -9 {self.worker.pid}: the worker is dead in the middle of its work")
-        self.view.show(self.snapshot(runs))
-        await asyncio.sleep(self.settings.pace.stay_dead_s)
-        await self.worker.start()
-        self.view.say(f"a new worker, process {self.worker.pid}, goes on from the journal")
+    async def submit(self, until: int) -> None:
+        """Submits the runs of all days until that one.
 
-    def snapshot(self, runs: Runs) -> Snapshot:
-        """What the journal's index says of the runs, and the bank's file of the money."""
+        Those of an earlier demo are submitted again, which is harmless: with `slot="once"` a carrier and day has one
+        run, for ever, and whoever submits it again is given that one.
+        """
+        due = [run for run in self.plan if run.day.day <= until][self.submitted :]
+        await asyncio.gather(*(self.client.submit(refunds, run, actor="demo") for run in due))
+        self.submitted += len(due)
+
+    async def look(self) -> Runs:
+        """Shows what the journal's index says of the runs, and the bank's file of the money."""
+        runs = await list_runs(self.client)
         paid = paid_by_run(self.settings.bank_file)
-        return Snapshot(
+        snapshot = Snapshot(
             seconds=time.monotonic() - self.began_s,
             cells={run: cell_of(runs.get(run.name), has_paid=run.name in paid) for run in self.plan},
             paid=sum(count for count, _ in paid.values()),
             paid_cents=sum(cents for _, cents in paid.values()),
             worker=self.worker.doing,
         )
+        self.view.show(snapshot)
+        return runs
+
+    async def kill_and_restart(self) -> None:
+        """Kills the worker in the middle of whatever it is doing, and starts another that knows nothing of it."""
+        await self.worker.kill()
+        running = sum(run.status == "running" for run in (await self.look()).values())
+        self.view.say(f"kill -9 {self.worker.pid}: the worker is dead, {running} runs are left in mid-step")
+        await asyncio.sleep(self.settings.pace.stay_dead_s)
+        await self.worker.start()
+        await self.look()
+        self.view.say(f"a new worker, process {self.worker.pid}, goes on from the journal")
 
 
 async def list_runs(client: Client) -> Runs:

@@ -17,6 +17,7 @@ class Pace:
         bank_s, bank_slow_s: how long the bank takes for a call, usually and when it is slow.
         bank_hangs_s: how long it keeps a caller waiting to whom it will not answer.
         bank_timeout_s: how long we wait for an answer of the bank.
+        day_s: how long a day of January lasts; its runs are submitted at its begin.
         look_every_s: pause between two looks at the runs.
         stay_dead_s: pause between the worker's death and its restart.
     """
@@ -28,18 +29,20 @@ class Pace:
     bank_slow_s: float
     bank_hangs_s: float
     bank_timeout_s: float
+    day_s: float
     look_every_s: float
     stay_dead_s: float
 
 
 WATCH = Pace(
     concurrency=8,
-    archive_s=0.3,
-    report_s=0.15,
+    archive_s=0.2,
+    report_s=0.1,
     bank_s=0.05,
     bank_slow_s=0.9,
     bank_hangs_s=2.0,
     bank_timeout_s=1.5,
+    day_s=1.1,
     look_every_s=0.2,
     stay_dead_s=1.5,
 )
@@ -53,6 +56,7 @@ FAST = Pace(
     bank_slow_s=0.1,
     bank_hangs_s=1.2,
     bank_timeout_s=1.0,
+    day_s=0.03,
     look_every_s=0.02,
     stay_dead_s=0.0,
 )
