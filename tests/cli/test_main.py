@@ -45,8 +45,8 @@ def test_no_command_at_all_shows_the_help(cli: Cli) -> None:
         (("lst",), "did you mean 'list'"),
         (("list", "--lmit", "3"), "--lmit"),
         (("show",), "missing argument 'run'"),
-        (("list", "--limit", "many"), "many"),
-        (("list", "--limit", "0"), "0"),
+        (("list", "--limit", "many"), "'--limit' / '-n'"),
+        (("list", "--limit", "0"), "'--limit' / '-n'"),
     ],
 )
 def test_wrong_words_take_two_lines(cli: Cli, arguments: tuple[str, ...], said: str) -> None:

@@ -9,14 +9,7 @@ import pytest
 
 from perdure.cli.problems import Problem
 from perdure.cli.target import find_app
-from tests.cli.project import SHOP, write_project
-
-
-@pytest.fixture
-def project(folder: Path) -> Path:
-    """Give a folder with an application in it."""
-    write_project(folder)
-    return folder
+from tests.cli.project import SHOP
 
 
 @pytest.mark.parametrize("target", ["shop:app", "shop.py:app", "./shop.py:app", None])

@@ -206,7 +206,8 @@ def _fields(recorded: RecordedFact) -> dict[str, object]:
     return fields
 
 
-_QUIET = frozenset({"fact", "step", "attempt", "phase", "input_digest"})
+_QUIET = frozenset({"fact", "step", "attempt", "phase", "input_digest", "run_id"})
+_PAYLOADS = frozenset({"input", "state", "output", "value"})
 
 
 def facts_table(facts: Sequence[RecordedFact], now_us: int) -> Table:
@@ -241,13 +242,13 @@ def fact_details(fields: Mapping[str, object], now_us: int) -> str:
     if fields.get("attempt"):
         parts.append(f"attempt {fields['attempt']}")
     for name, value in fields.items():
-        if name in _QUIET:
+        if name in _QUIET or (name in _PAYLOADS and value is None):
             continue
         if name.endswith("_us") and isinstance(value, int):
             parts.append(f"{name.removesuffix('_us')}={when(value, now_us)}")
         elif name == "failure" and isinstance(value, dict):
             parts.append(failure_words(msgspec.convert(value, Failure)))
-        elif isinstance(value, str):
+        elif isinstance(value, str) and name not in _PAYLOADS:
             parts.append(f"{name}={value}")
         else:
             parts.append(f"{name}={json.dumps(value, ensure_ascii=False, separators=(',', ':'))}")

@@ -16,9 +16,9 @@ STYLES = {"ok": "green", "warn": "bold yellow", "fail": "bold red"}
 
 
 def doctor(app: AppOption = None, store: StoreOption = None, as_json: JsonOption = False) -> int:
-    """Look at machine, application, store and runs: what is not well, and what to do.
+    """Examine machine, application, store and runs.
 
-    Every line is ok, warn or fail; exit code 1 if one is fail.
+    Says what is not well and what to do about it. Every line is ok, warn or fail; exit code 1 if one is fail.
 
     JSON: one object a line: check, verdict, found, advice (or null).
     """

@@ -10,6 +10,7 @@ from perdure.cli.connect import locate, with_client
 from perdure.cli.exits import Exit
 from perdure.cli.options import AppOption, JsonOption, StoreOption
 from perdure.cli.output import Output
+from perdure.cli.text import count
 
 if TYPE_CHECKING:
     from perdure.runtime.client import Client
@@ -39,6 +40,7 @@ def verify(
         run_id = None if run is None else await resolve_run(client, run)
         with out.progress("verifying") as advance:
             report = await client.verify(run_id, progress=advance)
+        read = f"{count(report.runs, 'run')}, {count(report.facts, 'fact')}"
         if out.json:
             findings = [{"run_id": f.run_id, "seq": f.seq, "problem": f.problem} for f in report.findings]
             out.value({"runs": report.runs, "facts": report.facts, "findings": findings})
@@ -47,11 +49,9 @@ def verify(
             for finding in report.findings:
                 table.add(finding.run_id, str(finding.seq or ""), Cell(finding.problem, "red"))
             out.table(table)
-            out.line(
-                Cell(f"{len(report.findings)} findings", "bold red"), f" in {report.runs} runs, {report.facts} facts"
-            )
+            out.line(Cell(count(len(report.findings), "finding"), "bold red"), f" in {read}")
         else:
-            out.line(Cell("all good", "green"), f": {report.runs} runs, {report.facts} facts")
+            out.line(Cell("all good", "green"), f": {read}")
         return Exit.FINDING if report.findings else Exit.OK
 
     return with_client(locate(app, store), work)
