@@ -6,6 +6,7 @@ included, and keeps one shortest history per distinct ledger. Attempts count onl
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -187,6 +188,7 @@ class Reached:
     history: World
 
 
+@functools.cache
 def reachable(acting: str, foreign: str = "", *, fine: bool) -> list[Reached]:
     """One shortest history per distinct ledger, up to renaming of the `acting` steps.
 

@@ -1,0 +1,368 @@
+"""The mistakes that are planted, each with the rule it breaks."""
+
+from __future__ import annotations
+
+from tests.sweep.mutants import Mutation
+
+MUTATIONS: tuple[Mutation, ...] = (
+    # --- forward
+    Mutation("reconciler", "a pin is ignored [E-2]", "if p.pin is not None:", "if False:"),
+    Mutation(
+        "reconciler",
+        "a retired step does not pin [E-2, E-9]",
+        "position = topology.position.get(pin)\n    if position is None:",
+        "position = topology.position.get(pin)\n    if position is None or topology.steps[position].retired:",
+    ),
+    Mutation(
+        "reconciler",
+        "a pin that is gone is forgotten [E-3]",
+        "if p.pin is not None:",
+        "if p.pin in topology.position and p.pin is not None:",
+    ),
+    Mutation(
+        "reconciler",
+        "attempts are counted from the pin's last one [M-8]",
+        'RunOp(pin, position, p.attempts("forward", pin) + 1, started=True)',
+        'RunOp(pin, position, p.attempts("forward", pin), started=True)',
+    ),
+    Mutation("reconciler", "no frontier is good enough [E-5]", "if p.forward and not view.progressed:", "if False:"),
+    Mutation(
+        "reconciler",
+        "only successes ask for a frontier [E-5, E-12]",
+        "if p.forward and not view.progressed:",
+        "if p.successes and not view.progressed:",
+    ),
+    Mutation(
+        "reconciler", "from the frontier itself [E-6]", "range(view.frontier + 1,", "range(max(view.frontier, 0),"
+    ),
+    Mutation("reconciler", "the step after the next [E-6]", "range(view.frontier + 1,", "range(view.frontier + 2,"),
+    Mutation("reconciler", "from the beginning [E-7]", "range(view.frontier + 1,", "range(0,"),
+    Mutation(
+        "reconciler",
+        "passed steps run [E-7]",
+        "if not spec.retired and spec.id not in p.passed:",
+        "if not spec.retired:",
+    ),
+    Mutation(
+        "reconciler",
+        "retired steps run [E-9]",
+        "if not spec.retired and spec.id not in p.passed:",
+        "if spec.id not in p.passed:",
+    ),
+    Mutation(
+        "reconciler",
+        "a retired step is where it ends [E-9]",
+        "if not spec.retired and spec.id not in p.passed:",
+        "if spec.retired:\n            return _COMPLETE\n        if spec.id not in p.passed:",
+    ),
+    Mutation(
+        "frontier",
+        "the frontier is the lowest [E-4]",
+        "max(self.frontier, position)",
+        "position if self.frontier < 0 else min(self.frontier, position)",
+    ),
+    Mutation(
+        "frontier",
+        "the frontier is the newest [E-4]",
+        "self.frontier = max(self.frontier, position)",
+        "self.frontier = position",
+    ),
+    Mutation(
+        "frontier",
+        "a skip does not count [E-12]",
+        'if entry.status == "succeeded" or entry.status == "skipped":',
+        'if entry.status == "succeeded":',
+    ),
+    Mutation(
+        "frontier",
+        "what is passed is recorded again [E-7]",
+        "if s not in p.forward and s not in p.passed]",
+        "if s not in p.forward]",
+    ),
+    Mutation(
+        "frontier",
+        "steps with an entry are passed [E-7]",
+        "if s not in p.forward and s not in p.passed]",
+        "if s not in p.passed]",
+    ),
+    Mutation(
+        "frontier",
+        "one step too few is passed [E-7]",
+        "ids[self.passed_to : position] if",
+        "ids[self.passed_to : position - 1] if",
+    ),
+    Mutation(
+        "frontier",
+        "passing looks one step too far ahead [E-7]",
+        "self.passed_to = position + 1",
+        "self.passed_to = position + 2",
+    ),
+    Mutation("reducer", "passed steps are not kept [E-7]", "p.passed.update(passed)", "p.passed.update()"),
+    Mutation(
+        "reducer", "an end is not told to the frontier [E-4]", "p.view.on_progress(step, succeeded=succeeded)", "pass"
+    ),
+    Mutation(
+        "commit",
+        "a skip records nothing as passed [E-7]",
+        "OperationSkipped(op.step, passed)",
+        "OperationSkipped(op.step)",
+    ),
+    Mutation(
+        "commit",
+        "a reservation records nothing as passed [E-7]",
+        '"forward", view.newly_passed(p, op.position))',
+        '"forward")',
+    ),
+    Mutation(
+        "commit",
+        "a cancel records nothing as passed [E-7]",
+        "in_doubt=op.in_doubt, passed=passed)",
+        "in_doubt=op.in_doubt)",
+    ),
+    Mutation(
+        "admission",
+        "a resolution records nothing as passed [E-7]",
+        "view.newly_passed(p, op.position) if forward else ()",
+        "()",
+    ),
+    # --- cancel and doubt
+    Mutation(
+        "reconciler",
+        "a cancel waits for a started step [R-12]",
+        "if p.cancel is not None and not topology.steps[position].settle:",
+        "if False:",
+    ),
+    Mutation("reconciler", "a cancel never acts [R-12]", "if p.cancel is not None:  # before", "if False:  # before"),
+    Mutation(
+        "reconciler",
+        "a canceled step is in no doubt [U-9]",
+        'in_doubt=p.attempts("forward", pin) > 0',
+        "in_doubt=False",
+    ),
+    Mutation("commit", "a `Fail` under a cancel leaves doubt [R-12]", "in_doubt=not own_word", "in_doubt=True"),
+    Mutation("commit", "exhaustion leaves no doubt [U-9]", 'in_doubt=phase == "forward"', "in_doubt=False"),
+    Mutation("reducer", "doubt is not kept [U-9]", "    entry.in_doubt = in_doubt\n", ""),
+    Mutation("reducer", "a resolved failure leaves no doubt [R-17]", "in_doubt=attempts > 0)", "in_doubt=False)"),
+    Mutation(
+        "reducer",
+        "a resolved skip leaves no doubt [R-17]",
+        'entry.in_doubt = fact.how == "skip" and attempts > 0',
+        "entry.in_doubt = False",
+    ),
+    Mutation(
+        "reducer",
+        "a resolved value leaves doubt [R-17]",
+        'entry.in_doubt = fact.how == "skip" and attempts > 0',
+        "entry.in_doubt = attempts > 0",
+    ),
+    Mutation("reducer", "a skip counts as a success [U-2]", "succeeded = state is not None", "succeeded = True"),
+    # --- unwind
+    Mutation(
+        "reconciler",
+        "steps without unwind are unwound [U-2]",
+        "if spec.unwind and had_effect(p, spec):",
+        "if had_effect(p, spec):",
+    ),
+    Mutation(
+        "reconciler",
+        "steps without effect are unwound [U-2]",
+        "if spec.unwind and had_effect(p, spec):",
+        "if spec.unwind and spec.id in p.forward:",
+    ),
+    Mutation(
+        "reconciler",
+        "retired steps are not unwound [U-2]",
+        "if spec.unwind and had_effect(p, spec):",
+        "if spec.unwind and not spec.retired and had_effect(p, spec):",
+    ),
+    Mutation(
+        "reconciler",
+        "unwinding goes forward [U-3]",
+        "range(view.unwind_frontier - 1, -1, -1)",
+        "range(0, view.unwind_frontier)",
+    ),
+    Mutation(
+        "reconciler",
+        "unwinding ignores what is crossed [U-5]",
+        "range(view.unwind_frontier - 1, -1, -1)",
+        "range(len(topology) - 1, -1, -1)",
+    ),
+    Mutation(
+        "reconciler",
+        "the frontier itself is unwound [U-5]",
+        "range(view.unwind_frontier - 1, -1, -1)",
+        "range(min(view.unwind_frontier, len(topology) - 1), -1, -1)",
+    ),
+    Mutation(
+        "reconciler",
+        "successes ask for no unwind frontier [U-6]",
+        "if p.successes and not view.succeeded:",
+        "if False:",
+    ),
+    Mutation(
+        "reconciler",
+        "crossed steps ask for no unwind frontier [U-6]",
+        "if p.crossed and not view.crossed:",
+        "if False:",
+    ),
+    Mutation(
+        "reconciler",
+        "skips ask for an unwind frontier [U-6]",
+        "if p.successes and not view.succeeded:",
+        'if any(e.status in ("succeeded", "skipped") for e in p.forward.values()) and not view.progressed:',
+    ),
+    Mutation(
+        "reconciler",
+        "skips serve as an unwind frontier [U-6]",
+        "if p.successes and not view.succeeded:",
+        "if p.successes and not view.progressed:",
+    ),
+    Mutation("reconciler", "no unwind pins [U-7]", "if pinned is not None:", "if False:"),
+    Mutation(
+        "reconciler",
+        "the frontier is asked before the pin [U-6, U-7]",
+        "if pinned is not None:",
+        "if pinned is not None and view.succeeded:",
+    ),
+    Mutation(
+        "reconciler",
+        "a failed unwind pins [U-8]",
+        'p.unwind[last].status != "unresolved"',
+        'p.unwind[last].status == "succeeded"',
+    ),
+    Mutation(
+        "reconciler",
+        "an unwind switched off pins [U-7]",
+        "return _unwind_op(p, spec, position) if spec.unwind and had_effect(p, spec) else None",
+        "return _unwind_op(p, spec, position) if had_effect(p, spec) else None",
+    ),
+    Mutation("reconciler", "any doubt can be unwound [U-12]", "(entry.in_doubt and spec.in_doubt)", "entry.in_doubt"),
+    Mutation(
+        "reconciler",
+        "doubt is never unwound [U-12]",
+        '== "succeeded" or (entry.in_doubt and spec.in_doubt)',
+        '== "succeeded"',
+    ),
+    Mutation(
+        "reconciler",
+        "the wrong handler is called [U-12]",
+        'in_doubt=p.forward[spec.id].status != "succeeded"',
+        "in_doubt=spec.in_doubt",
+    ),
+    Mutation(
+        "frontier",
+        "the unwind frontier is the highest [U-5]",
+        "min(self.unwind_frontier, position)",
+        "max(self.unwind_frontier % len(self.topology), position)",
+    ),
+    Mutation(
+        "frontier",
+        "the step itself is not crossed [U-4]",
+        "ids[position : self.crossed_from] if",
+        "ids[position + 1 : self.crossed_from] if",
+    ),
+    Mutation(
+        "frontier",
+        "what is crossed is recorded again [U-4]",
+        "ids[position : self.crossed_from] if s not in p.crossed)",
+        "ids[position : self.crossed_from])",
+    ),
+    Mutation(
+        "frontier",
+        "crossing stops one step short [U-4]",
+        "self.crossed_from = position",
+        "self.crossed_from = position - 1",
+    ),
+    Mutation("reducer", "crossed steps are not kept [U-4]", "p.crossed.update(crossed)", "p.crossed.update()"),
+    Mutation("reducer", "a crossing is not told to the frontier [U-5]", "p.view.on_crossed(crossed)", "pass"),
+    Mutation(
+        "reducer",
+        "the first unwind pins, not the last [U-7]",
+        "    p.last_unwind = step\n",
+        "    p.last_unwind = p.last_unwind or step\n",
+    ),
+    Mutation(
+        "reducer",
+        "a resolution is no last unwind [U-7]",
+        "    p.last_unwind = step\n",
+        '    if p.unwind[step].status == "unresolved":\n        p.last_unwind = step\n',
+    ),
+    Mutation(
+        "reducer",
+        "an unwind's failure is forgotten [U-8]",
+        '        entry.status = "failed"\n        p.unwind_failures',
+        "        p.unwind_failures",
+    ),
+    Mutation(
+        "reducer",
+        "a resolved unwind has always succeeded [R-17]",
+        '"succeeded" if fact.how == "value" else "failed"',
+        '"succeeded"',
+    ),
+    Mutation("commit", "an unwind crosses nothing [U-4]", "(), view.newly_crossed(p, op.position))", ")"),
+    Mutation(
+        "admission", "a resolution crosses nothing [U-4]", "() if forward else view.newly_crossed(p, op.position)", "()"
+    ),
+    # --- the four lists
+    Mutation(
+        "reconciler",
+        "succeeded unwinds are half done [U-9]",
+        'for s, e in p.unwind.items() if e.status == "unresolved"',
+        "for s, e in p.unwind.items()",
+    ),
+    Mutation("reconciler", "compensated steps are listed [U-9]", " and not _unwound(p, s.id))", ")"),
+    Mutation(
+        "reconciler",
+        "failed unwinds compensate [U-9]",
+        'entry is not None and entry.status == "succeeded"',
+        "entry is not None",
+    ),
+    Mutation(
+        "reconciler",
+        "a declared unwind is unavailable [U-9]",
+        "if _unwound(p, step) or (position is not None and topology.steps[position].unwind):",
+        "if _unwound(p, step):",
+    ),
+    Mutation(
+        "reconciler",
+        "what was never declared is unavailable [U-9]",
+        "return step in topology.ever_unwind",
+        "return True",
+    ),
+    Mutation(
+        "reconciler",
+        "any unwind serves a step in doubt [U-9]",
+        "entry.in_doubt and step in topology.ever_in_doubt",
+        "entry.in_doubt and step in topology.ever_unwind",
+    ),
+    Mutation(
+        "reconciler",
+        "doubt is listed by its order [U-9]",
+        "tuple(sorted(s for s, e in p.forward.items() if e.in_doubt))",
+        "tuple(s for s, e in p.forward.items() if e.in_doubt)",
+    ),
+)
+
+# Mistakes beyond the sweep's questions: what an end writes. The scenarios look at it.
+AT_THE_END: tuple[Mutation, ...] = (
+    Mutation(
+        "commit",
+        "a failure is silent about what is unavailable [U-9]",
+        "lists.uncompensated, lists.unavailable\n",
+        "lists.uncompensated\n",
+    ),
+    Mutation(
+        "commit",
+        "a failure is silent about what is half done [U-9]",
+        "lists.in_doubt, lists.half_unwound,",
+        "lists.in_doubt, (),",
+    ),
+    Mutation("reconciler", "a cancel is a failure like others [M-11]", 'kind="canceled"', 'kind="system"'),
+    Mutation(
+        "commit",
+        "a lost attempt is not noticed [M-17]",
+        "lost = p.current is not None and p.current.open",
+        "lost = False",
+    ),
+    Mutation("commit", "a false condition runs the step [E-12]", "    if holds:\n", "    if not holds:\n"),
+)
