@@ -298,7 +298,7 @@ def _resolved(p: Projection, fact: OperationResolved, _at_us: int) -> None:
         _resolve_forward(p, fact)
     else:
         _resolve_unwind(p, fact)
-    if p.current is not None and p.current.step == fact.step:
+    if p.current is not None:  # fenced, even if it is of an unwind that was dropped since [U-7]
         p.current.open = False
     _end_operation(p, fact.step)
 
