@@ -14,10 +14,14 @@ _Done: TypeAlias = tuple["asyncio.Future[object]", object, BaseException | None]
 
 
 class Threads:
-    """Starts a thread when a job finds none idle, up to `limit`; threads are daemons and end with `close`."""
+    """Starts a thread when a job finds none idle, up to `limit`; threads are daemons and end with `close`.
+
+    A loop of virtual time has a method `count_outside`: it is told of the jobs, so that it waits for them.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int) -> None:
         self._loop = loop
+        self._count_outside: Callable[[int], None] | None = getattr(loop, "count_outside", None)
         self._limit = limit
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._done: list[_Done] = []
@@ -35,6 +39,8 @@ class Threads:
             elif self._started < self._limit:
                 self._started += 1
                 threading.Thread(target=self._work, name="perdure-handler", daemon=True).start()
+        if self._count_outside is not None:
+            self._count_outside(1)
         self._jobs.put((lambda: context.run(function), future))
         return future
 
@@ -65,6 +71,8 @@ class Threads:
     def _deliver(self) -> None:
         with self._lock:
             done, self._done = self._done, []
+        if self._count_outside is not None:
+            self._count_outside(-len(done))
         for future, value, error in done:
             if future.done():
                 continue  # its attempt was ended otherwise; the late return is dropped [R-12]
