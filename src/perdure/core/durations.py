@@ -26,7 +26,7 @@ def duration_us(value: object) -> int:
         us = value // _MICROSECOND
     elif isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"must be seconds or a timedelta, not {type(value).__name__}")
-    elif not math.isfinite(value):
+    elif isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"must be finite, not {value}")
     elif abs(value) > MAX_DURATION_US // 1_000_000:
         us = MAX_DURATION_US + 1 if value > 0 else -1

@@ -184,7 +184,7 @@ def step(
         "if_skipped": if_skipped,
         "when": when,
         "retry": retry,
-        "timeout_s": check_timeout(where, timeout),
+        "timeout_s": check_duration(where, "timeout", timeout),
         "needs": _check_needs(where, id, needs),
         "on_cancel": on_cancel,
     }
@@ -193,20 +193,20 @@ def step(
     return Plain(checked) if when is None else When(checked)
 
 
-def check_timeout(where: str, timeout: object) -> float | None:
-    """Seconds of a time-out; None: none given.
+def check_duration(where: str, name: str, value: object) -> float | None:
+    """Seconds of a duration that is called `name`; None: none given.
 
     Raises:
         DefinitionError: it is not a positive, finite duration.
     """
-    if timeout is None:
+    if value is None:
         return None
     try:
-        us = duration_us(timeout)
+        us = duration_us(value)
     except ValueError as error:
-        raise DefinitionError(f"{where}: timeout {error}") from None
+        raise DefinitionError(f"{where}: {name} {error}") from None
     if us == 0:
-        raise DefinitionError(f"{where}: timeout must not be zero")
+        raise DefinitionError(f"{where}: {name} must not be zero")
     return us / 1_000_000
 
 

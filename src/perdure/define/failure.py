@@ -52,24 +52,24 @@ def failure_of(
         at_us=at_us,
         kind=kind or "system",
         reason=found or default,
-        error=_type_name(error),
+        error="" if type(error) is Fail else _type_name(error),
     )
 
 
 def describe(error: BaseException, limit: int = MESSAGE_LIMIT_BYTES) -> str:
-    """The exception for people: `ValueError: a`, members of a group, notes, and the explicit cause.
+    """The exception for people, without its type: its text, notes, members of a group, and the explicit cause.
 
-    A `Fail` is its message alone. At most about `limit` characters of any one text are looked at.
+    At most about `limit` characters of any one text are looked at.
     """
-    parts = [_own_text(error, limit)]
+    parts = [_text(error, limit) or _type_name(error)]
     parts += [f"note: {note}" for note in _notes(error, limit)]
     members = _members(error)
-    parts += [f"- {_own_text(member, limit)}" for member in members[:_GROUP_LIMIT]]
+    parts += [f"- {_named_text(member, limit)}" for member in members[:_GROUP_LIMIT]]
     if len(members) > _GROUP_LIMIT:
         parts.append(f"- and {len(members) - _GROUP_LIMIT} more")
     cause = error.__cause__
     if cause is not None and cause is not error:
-        parts.append(f"caused by {_own_text(cause, limit)}")
+        parts.append(f"caused by {_named_text(cause, limit)}")
     return "\n".join(parts)
 
 
@@ -84,12 +84,10 @@ def bounded(text: str, limit_bytes: int) -> str:
     return data[: limit_bytes - len(mark.encode())].decode("utf-8", "ignore") + mark
 
 
-def _own_text(error: BaseException, limit: int) -> str:
+def _named_text(error: BaseException, limit: int) -> str:
+    """`ValueError: a`, or `ValueError` where it says nothing."""
     text = _text(error, limit)
-    if isinstance(error, Fail):
-        return text or "failed"
-    name = _type_name(error)
-    return f"{name}: {text}" if text else name
+    return f"{_type_name(error)}: {text}" if text else _type_name(error)
 
 
 def _text(value: object, limit: int) -> str:

@@ -13,7 +13,7 @@ from perdure.core.durations import Duration
 from perdure.core.facts import Failure, SlotMode
 from perdure.core.retry import Retry
 from perdure.core.topology import Topology
-from perdure.define.decorator import check_timeout
+from perdure.define.decorator import check_duration
 from perdure.define.fake import FakeInvocation, FakeRun, FakeUnwindInvocation
 from perdure.define.functions import AnyFunction, check_pure, name_of
 from perdure.define.invocation import FailedInvocation, Invocation, UnwindInvocation
@@ -104,11 +104,11 @@ class Pipeline(Generic[In, D_contra, Out_co]):
         if slot not in ("live", "once", "none"):
             raise DefinitionError(f"{where}: slot must be 'live', 'once' or 'none', not {slot!r}")
         self.slot: SlotMode = slot
-        self.deadline_s = check_timeout(f"{where}: deadline as a", deadline)
+        self.deadline_s = check_duration(where, "deadline", deadline)
         if retry is not None and not isinstance(retry, Retry):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(f"{where}: retry must be a Retry, not {retry!r}")
         self.retry = retry
-        self.timeout_s = check_timeout(where, timeout)
+        self.timeout_s = check_duration(where, "timeout", timeout)
 
     @overload
     def bind(self: Pipeline[In, object, Out_co], /) -> Bound: ...
