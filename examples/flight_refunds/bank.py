@@ -208,9 +208,9 @@ class Books:
     def _pay(self, request: Request) -> Answer:
         if self._db.execute("SELECT 1 FROM frozen WHERE run = ?", (request.run,)).fetchone():
             return Answer(402, {"error": f"the account of {request.run} is frozen"})
-        query = "UPDATE hold SET state = 'consumed' WHERE id = ? AND run = ? AND cents = ? AND state = 'open'"
+        query = "UPDATE hold SET state = 'consumed' WHERE id = ? AND run = ? AND cents = ? AND state <> 'released'"
         if self._db.execute(query, (request.hold, request.run, request.cents)).rowcount != 1:
-            return Answer(409, {"error": "no open hold of exactly this sum"})
+            return Answer(409, {"error": "no hold of exactly this sum"})
         rows = [(request.key, request.run, refund, cents) for refund, cents in request.refunds]
         self._db.executemany("INSERT INTO transfer (key, run, refund, cents) VALUES (?, ?, ?, ?)", rows)
         return Answer(200, {"paid_cents": request.cents})

@@ -14,7 +14,7 @@ from examples.flight_refunds.bank_client import BankClient, BankRefused
 from examples.flight_refunds.flights import CarrierDay, Flight
 from examples.flight_refunds.pricing import Refund, refund_for
 from examples.flight_refunds.stores import Archive, Report, Reports
-from perdure import Fail, Invocation, Pipeline, optional, step
+from perdure import Fail, Invocation, Pipeline, Retry, optional, step
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,7 @@ refunds: Pipeline[CarrierDay, Deps, Report] = Pipeline(
     deps=Deps,
     resource=lambda day: day.name,
     slot="once",
+    retry=Retry(never=(BankRefused,)),
     steps=(load_day, find_failed_flights, price_refunds, reserve_budget, pay_refunds, write_report),
     output=report_of,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -105,13 +106,23 @@ def test_a_key_used_for_something_else_is_refused(books: Books, tmp_path: Path) 
     assert transfers(tmp_path) == len(OWED[run])
 
 
-def test_a_hold_pays_once_and_exactly(books: Books) -> None:
+def test_a_hold_is_for_one_sum_and_ends_when_it_is_spent_or_released(books: Books) -> None:
+    spent, released = PAYABLE[:2]
+    hold = reserve(books, spent)
+    assert books.carry_out(request("pay", spent, "wrong sum", hold, (("one", 1),))).status == 409
+    assert pay(books, spent, hold) == 200
+    assert books.carry_out(request("release", spent, "release spent", hold)).status == 409
+    hold = reserve(books, released)
+    assert books.carry_out(request("release", released, "release", hold)).status == 200
+    assert pay(books, released, hold) == 409
+
+
+def test_the_bank_itself_does_not_keep_anybody_from_paying_twice(books: Books, tmp_path: Path) -> None:
+    """Otherwise `doubled` would be 0 whatever the pipeline does."""
     run = PAYABLE[0]
     hold = reserve(books, run)
-    assert books.carry_out(request("pay", run, "wrong sum", hold, (("one", 1),))).status == 409
-    assert pay(books, run, hold) == 200
-    assert pay(books, run, hold, "another key") == 409
-    assert books.carry_out(request("release", run, "release", hold)).status == 409
+    assert pay(books, run, hold, "first key") == pay(books, run, hold, "second key") == 200
+    assert transfers(tmp_path) == 2 * len(OWED[run])
 
 
 def test_frozen_accounts_are_refused_and_their_budget_can_be_released(books: Books, tmp_path: Path) -> None:
@@ -217,52 +228,60 @@ def test_the_bank_process_ends_with_its_parent(tmp_path: Path) -> None:
 # --- audit ------------------------------------------------------------------------------------------------------------
 
 
-def pay_everything(books: Books) -> None:
-    for run in OWED:
-        hold = reserve(books, run)
-        if pay(books, run, hold) != 200:
-            books.carry_out(request("release", run, f"{run}/release", hold))
+@pytest.fixture(scope="module")
+def perfect_month(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a bank that paid everybody once."""
+    path = tmp_path_factory.mktemp("bank") / "bank.db"
+    with closing(Books(path)) as books:
+        for run in OWED:
+            hold = reserve(books, run)
+            if pay(books, run, hold) != 200:
+                books.carry_out(request("release", run, f"{run}/release", hold))
+    return path
 
 
-def test_audit_of_a_perfect_month(books: Books, tmp_path: Path) -> None:
-    pay_everything(books)
-    found = audit(tmp_path / "bank.db")
+@pytest.fixture
+def month(perfect_month: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be spoilt."""
+    return Path(shutil.copy(perfect_month, tmp_path / "bank.db"))
+
+
+def test_audit_of_a_perfect_month(month: Path) -> None:
+    found = audit(month)
     expected = sum(len(OWED[run]) for run in PAYABLE)
     assert (found.paid, found.doubled, found.lost, found.refused_runs) == (expected, 0, 0, 6)
     assert found.paid_cents == sum(sum(OWED[run].values()) for run in PAYABLE)
 
 
-def test_audit_sees_a_refund_paid_under_a_second_key(books: Books, tmp_path: Path) -> None:
-    pay_everything(books)
+def test_audit_sees_a_refund_paid_under_a_second_key(month: Path) -> None:
     run = PAYABLE[0]
-    hold = str(books.carry_out(request("reserve", run, "again/reserve")).body["hold"])
-    assert pay(books, run, hold, "again/pay") == 200
-    assert audit(tmp_path / "bank.db").doubled == len(OWED[run])
+    with closing(Books(month)) as books:
+        assert pay(books, run, reserve(books, run), "another key") == 200
+    assert audit(month).doubled == len(OWED[run])
+    assert audit(month).paid == sum(len(OWED[run]) for run in PAYABLE[1:])
 
 
-def test_audit_sees_money_that_nobody_was_owed(books: Books, tmp_path: Path) -> None:
-    pay_everything(books)
+def test_audit_sees_money_that_nobody_was_owed(month: Path) -> None:
     run = PAYABLE[0]
-    hold = str(books.carry_out(Request("reserve", "extra", run, "", 7, ())).body["hold"])
-    assert books.carry_out(request("pay", run, "extra/pay", hold, (("nobody", 7),))).status == 200
-    assert audit(tmp_path / "bank.db").doubled == 1
+    with closing(Books(month)) as books:
+        hold = str(books.carry_out(Request("reserve", "extra", run, "", 7, ())).body["hold"])
+        assert books.carry_out(request("pay", run, "extra/pay", hold, (("nobody", 7),))).status == 200
+    assert audit(month).doubled == 1
 
 
-def test_audit_sees_what_was_not_paid_or_not_in_full(books: Books, tmp_path: Path) -> None:
+def test_audit_sees_what_was_not_paid_or_not_in_full(month: Path) -> None:
     unpaid, short = PAYABLE[:2]
-    for run in PAYABLE[2:]:
-        pay(books, run, reserve(books, run))
-    parts = tuple((name, 1) for name in OWED[short])
-    hold = str(books.carry_out(Request("reserve", "short", short, "", len(parts), ())).body["hold"])
-    assert books.carry_out(request("pay", short, "short/pay", hold, parts)).status == 200
-    found = audit(tmp_path / "bank.db")
+    with closing(sqlite3.connect(month)) as file, file:
+        file.execute("DELETE FROM transfer WHERE run = ?", (unpaid,))
+        file.execute("UPDATE transfer SET cents = 1 WHERE run = ?", (short,))
+    found = audit(month)
     assert (found.lost, found.doubled) == (len(OWED[unpaid]) + len(OWED[short]), 0)
 
 
-def test_audit_sees_budget_that_was_never_freed(books: Books, tmp_path: Path) -> None:
-    pay_everything(books)
-    books.carry_out(request("reserve", FROZEN[0], "once more"))
-    assert audit(tmp_path / "bank.db").lost == 1
+def test_audit_sees_budget_that_was_never_freed(month: Path) -> None:
+    with closing(Books(month)) as books:
+        books.carry_out(request("reserve", FROZEN[0], "once more"))
+    assert audit(month).lost == 1
 
 
 @pytest.mark.parametrize("module", [bank_module, audit_module])
