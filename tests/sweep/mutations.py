@@ -290,8 +290,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "reducer",
         "an unwind's failure is forgotten [U-8]",
-        '        entry.status = "failed"\n        p.unwind_failures',
-        "        p.unwind_failures",
+        '        p.unwind[step].status = "failed"\n',
+        "",
     ),
     Mutation(
         "reducer",

@@ -40,9 +40,11 @@ def fold(p: Projection, fact: Fact, at_us: int) -> None:
         CorruptJournal: the fact cannot follow; `p` must be dropped.
     """
     p.version += 1
+    if p.submitted is None and type(fact) is not RunSubmitted:
+        _corrupt(p, fact, "the first fact submits the run")
     if p.ended is not None:
         _corrupt(p, fact, "nothing follows a terminal fact")
-    if p.version > 1 and p.outcome is not None and not isinstance(fact, (RunSucceeded, RunFailed)):
+    if p.outcome is not None and not isinstance(fact, (RunSucceeded, RunFailed)):
         _corrupt(p, fact, "the outcome is committed")
     _FOLDS[type(fact)](p, fact, at_us)
 
@@ -254,10 +256,10 @@ def _retry_scheduled(p: Projection, fact: OperationRetryScheduled, _at_us: int) 
 def _failed(p: Projection, fact: OperationFailed, _at_us: int) -> None:
     step = fact.step
     if fact.phase == "unwind":
-        entry = p.unwind.get(step)
-        if entry is None or entry.status != "unresolved":
-            _corrupt(p, fact, "its unwind is not unresolved")
-        entry.status = "failed"
+        current = p.current
+        if current is None or not current.open or current.step != step or current.phase != "unwind":
+            _corrupt(p, fact, "its unwind has no open attempt")
+        p.unwind[step].status = "failed"
         p.unwind_failures.append(fact.failure)
     else:
         _fail_forward(p, fact, in_doubt=fact.in_doubt)
