@@ -147,10 +147,15 @@ def plan_claim(
         rest = _at_rest(p, topology, s, lost=lost)
         if rest is not None:
             return Plan(facts, None, rest)
+    before = (p.version, p.token, p.worker, p.generation, p.build)
     _emit(p, facts, claim, s.now_us)
     if lost:
         _record_lost(p, facts, s, lost_cause)
-    return _advance(p, topology, facts, s)
+    plan = _advance(p, topology, facts, s)
+    if len(facts) == 1:  # a condition or an output raised: the claim would do nothing, so it is taken back
+        p.version, p.token, p.worker, p.generation, p.build = before
+        facts.clear()
+    return plan
 
 
 def _at_rest(p: Projection, topology: Topology, s: Setting, *, lost: bool) -> Rest | None:
