@@ -46,8 +46,11 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     error: str = ""
 
 
-class _Fact(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag_field="fact"):
-    """Base of all facts; the tag is the class name, which is the wire name."""
+class _Fact(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, forbid_unknown_fields=True, tag_field="fact"):
+    """Base of all facts; the tag is the class name, which is the wire name.
+
+    A field that a newer release added is refused, not dropped: its meaning is unknown here [J-13].
+    """
 
 
 # --- run

@@ -16,7 +16,9 @@ from perdure.errors import CorruptJournal, PerdureError
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(list[Fact])
 _names = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
-KNOWN: frozenset[str] = frozenset(kind.__name__ for kind in get_args(Fact))
+KNOWN: dict[str, frozenset[str]] = {
+    kind.__name__: frozenset(("fact", *kind.__struct_fields__)) for kind in get_args(Fact)
+}
 
 Facts: TypeAlias = Sequence[Fact]
 
@@ -34,11 +36,13 @@ def decode_facts(run_id: str, first_seq: int, data: bytes) -> list[Fact]:
     """The facts of one append.
 
     Raises:
-        NewerJournal: a fact type is unknown to this release.
+        NewerJournal: a fact type, or a field of one, is unknown to this release.
         CorruptJournal: the text is not a list of facts.
     """
     try:
         return _decoder.decode(data)
+    except RecursionError:
+        raise CorruptJournal(run_id, first_seq, "not readable: nested too deeply") from None
     except msgspec.MsgspecError as error:
         unknown = _unknown_names(data)
         if unknown:
@@ -50,12 +54,18 @@ def decode_facts(run_id: str, first_seq: int, data: bytes) -> list[Fact]:
 
 
 def _unknown_names(data: bytes) -> list[str]:
+    """Facts and fields of facts that this release does not know, as `Fact` and `Fact.field`."""
+    found: set[str] = set()
     try:
-        facts = _names.decode(data)
-        names = [msgspec.json.decode(fact["fact"], type=str) for fact in facts if "fact" in fact]
+        for fact in _names.decode(data):
+            name = msgspec.json.decode(fact["fact"], type=str) if "fact" in fact else ""
+            if name in KNOWN:
+                found.update(f"{name}.{field}" for field in fact.keys() - KNOWN[name])
+            elif name:
+                found.add(name)
     except msgspec.MsgspecError:
         return []
-    return sorted(set(names) - KNOWN)
+    return sorted(found)
 
 
 def fold_row(
