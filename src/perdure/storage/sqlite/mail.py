@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -11,28 +12,29 @@ Answer: TypeAlias = tuple["asyncio.Future[Any] | None", Any, BaseException | Non
 
 
 class Mailbox:
-    """Delivers to one loop; after `shut`, or when the loop is gone, answers are dropped."""
+    """Delivers to one loop, from any thread. When the loop is gone nobody waits, and letters are dropped."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._shut = False
 
     def send(self, answers: Sequence[Answer]) -> None:
-        """Resolve futures on the loop, soon. From any thread."""
-        self.call(lambda: self._resolve(answers))
+        """Resolve futures on the loop, soon."""
+        self._post(lambda: self._resolve(answers))
 
     def call(self, function: Callable[[], None]) -> None:
-        """Call something on the loop, soon. From any thread."""
-        if self._shut:
-            return
-        try:
-            self._loop.call_soon_threadsafe(function)
-        except RuntimeError:  # the loop was closed without closing the store
-            self._shut = True
+        """Call something on the loop, soon; nothing after `shut`."""
+        if not self._shut:
+            self._post(function)
 
     def shut(self) -> None:
-        """Drop what has not been delivered yet. On the loop."""
+        """Answer nobody any more: whoever still waits is canceled. On the loop."""
         self._shut = True
+
+    def _post(self, function: Callable[[], None]) -> None:
+        # RuntimeError: the loop was closed without closing the store.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function)
 
     def _resolve(self, answers: Sequence[Answer]) -> None:
         for future, result, error in answers:

@@ -95,9 +95,23 @@ def holder_of(path: Path) -> Holder | None:
     if here is not None:
         return here
     try:
-        return _decode(Path(f"{path}-owner").read_bytes())
+        holder = _decode(Path(f"{path}-owner").read_bytes())
     except OSError:
         return None
+    # Killed, it left its name but not its lock.
+    return holder if holder is not None and _may_live(holder) else None
+
+
+def _may_live(holder: Holder) -> bool:
+    if holder.host != socket.gethostname() or sys.platform == "win32":
+        return True
+    try:
+        os.kill(holder.pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # another user's process
+    return True
 
 
 def _read(fd: int) -> Holder | None:

@@ -187,15 +187,20 @@ def remove(con: sqlite3.Connection, numbers: Sequence[int], before_us: int) -> i
     return removed
 
 
-def reclaim(con: sqlite3.Connection, path: Path) -> int:
-    """Shrink the file by its free pages and empty the log; bytes given back. Outside any transaction."""
-    before = _size(path)
-    con.execute("PRAGMA incremental_vacuum").fetchall()
+def shrink(con: sqlite3.Connection, pages: int) -> bool:
+    """Move at most so many free pages out of the file; is it worth while to go on? Outside any transaction."""
+    before = number(con, "PRAGMA freelist_count")
+    con.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
+    return 0 < number(con, "PRAGMA freelist_count") < before
+
+
+def empty_log(con: sqlite3.Connection) -> None:
+    """Bring the log into the file and cut it to nothing, as far as readers allow. Outside any transaction."""
     con.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    return max(0, before - _size(path))
 
 
-def _size(path: Path) -> int:
+def size(path: Path) -> int:
+    """Bytes of the file and its log."""
     total = 0
     for name in (path, Path(f"{path}-wal")):
         try:
@@ -262,7 +267,7 @@ def info(con: sqlite3.Connection, path: Path) -> dict[str, str | int]:
         "location": str(path),
         "sqlite": sqlite3.sqlite_version,
         "schema_version": SCHEMA_VERSION,
-        "size_bytes": _size(path),
+        "size_bytes": size(path),
         "free_bytes": number(con, "PRAGMA freelist_count") * number(con, "PRAGMA page_size"),
         "runs": number(con, "SELECT count(*) FROM run"),
         "journal_rows": number(con, "SELECT count(*) FROM journal"),

@@ -133,9 +133,7 @@ def prepare(con: sqlite3.Connection, path: str) -> None:
 
 def _is_new(con: sqlite3.Connection, path: str) -> bool:
     """Is the file empty? Otherwise make sure that it is ours."""
-    application: int = patiently(lambda: con.execute("PRAGMA application_id").fetchone()[0])
-    version: int = con.execute("PRAGMA user_version").fetchone()[0]
-    objects: int = con.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    application, version, objects = patiently(lambda: _signature(con))
     if application == 0 and version == 0 and objects == 0:
         return True
     if application != APPLICATION_ID:
@@ -145,6 +143,20 @@ def _is_new(con: sqlite3.Connection, path: str) -> bool:
             f"{path} has schema version {version}, this release reads up to {SCHEMA_VERSION}; use a newer release"
         )
     return False
+
+
+def _signature(con: sqlite3.Connection) -> tuple[int, int, int]:
+    """Application id, schema version and number of tables, seen at one moment: somebody may be creating them."""
+    con.execute("BEGIN")
+    try:
+        return (
+            con.execute("PRAGMA application_id").fetchone()[0],
+            con.execute("PRAGMA user_version").fetchone()[0],
+            con.execute("SELECT count(*) FROM sqlite_master").fetchone()[0],
+        )
+    finally:
+        if con.in_transaction:
+            con.execute("COMMIT")
 
 
 def _create(con: sqlite3.Connection) -> None:

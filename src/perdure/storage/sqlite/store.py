@@ -34,6 +34,9 @@ from perdure.storage.sqlite.writer import Job, Work, Writer
 
 T = TypeVar("T")
 
+SHRINK_PAGES = 2_000
+"""Free pages given back at a time: about 8 MB, some ten milliseconds."""
+
 
 class SqliteStore:
     """A `Store` in one file.
@@ -57,6 +60,7 @@ class SqliteStore:
         self._mail: Mailbox | None = None
         self._writer: Writer | None = None
         self._reader: Reader | None = None
+        self._closed: asyncio.Future[None] | None = None
         self._pending: list[Job] = []
         self._kicked = False
         self._change: list[Callable[[], None]] = []
@@ -82,6 +86,7 @@ class SqliteStore:
         self._loop, self._mail, self._writer, self._ownership = loop, mail, writer, ownership
         self._reader = Reader(path, mail)
         self._reader.start()
+        self._closed = None
         self._refusal = None
         _open_stores.add(self)
         if self._change:
@@ -94,16 +99,15 @@ class SqliteStore:
 
     async def close(self) -> None:
         writer, reader = self._writer, self._reader
-        if writer is None or reader is None:
-            return
-        self._kick()
-        self._refusal = StoreUnavailable(f"the store {self.path} is closed")
-        self._writer = self._reader = None
-        reader.stop()
-        closed = writer.close()
-        if closed is not None:
-            await asyncio.shield(closed)
-        self._let_go()
+        if writer is not None and reader is not None:
+            self._kick()
+            self._refusal = StoreUnavailable(f"the store {self.path} is closed")
+            self._writer = self._reader = None
+            reader.stop()
+            self._closed = writer.close()
+            self._closed.add_done_callback(lambda _: self._let_go())
+        if self._closed is not None:
+            await asyncio.shield(self._closed)
 
     def abort(self) -> None:
         writer, reader, mail = self._writer, self._reader, self._mail
@@ -136,7 +140,7 @@ class SqliteStore:
                 thread.abandon()
         if self._ownership is not None:
             self._ownership.forget()
-        self._writer = self._reader = self._ownership = None
+        self._writer = self._reader = self._ownership = self._closed = None
 
     # --- the group
 
@@ -267,7 +271,11 @@ class SqliteStore:
         return await self._write(lambda con: queries.remove(con, numbers, before_us)) if numbers else 0
 
     async def reclaim(self) -> int:
-        return await self._write(lambda con: queries.reclaim(con, self.path), transaction=False)
+        before = await self._read(lambda con: queries.size(self.path))
+        while await self._write(lambda con: queries.shrink(con, SHRINK_PAGES), transaction=False):
+            pass  # in steps, so that appends go on in between
+        await self._write(queries.empty_log, transaction=False)
+        return max(0, before - await self._read(lambda con: queries.size(self.path)))
 
     async def restore_index(
         self, locator: int, new: NewRun, state: IndexState, ended_us: int | None, /, *, slot_held: bool

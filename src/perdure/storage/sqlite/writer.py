@@ -21,7 +21,7 @@ import msgspec
 
 from perdure.errors import InvalidArgument, PerdureError, StoreUnavailable, StoreUnusable
 from perdure.ports.store import Append, Trouble
-from perdure.storage.sqlite.busy import error_kind, pause_s
+from perdure.storage.sqlite.busy import error_kind, patiently, pause_s
 from perdure.storage.sqlite.connect import explained, leak, open_writer
 from perdure.storage.sqlite.group import Entry, apply_group
 from perdure.storage.sqlite.mail import Mailbox
@@ -74,14 +74,12 @@ class Writer:
         self._identity: Identity | None = None
         self._seen_version = 0
         self._looked_at = 0.0
-        self._opened: asyncio.Future[None] | None = None
-        self._closed: asyncio.Future[None] | None = None
+        loop = asyncio.get_running_loop()
+        self._opened: asyncio.Future[None] = loop.create_future()
+        self._closed: asyncio.Future[None] = loop.create_future()
 
     def start(self) -> asyncio.Future[None]:
         """Open the file; the future tells how it went."""
-        loop = asyncio.get_running_loop()
-        self._opened = loop.create_future()
-        self._closed = loop.create_future()
         self._thread.start()
         return self._opened
 
@@ -94,7 +92,7 @@ class Writer:
         self._watching = True
         self._inbox.put(())
 
-    def close(self) -> asyncio.Future[None] | None:
+    def close(self) -> asyncio.Future[None]:
         """Finish what was put so far; a group in trouble gets one more chance."""
         self._closing = True
         self._hurry.set()
@@ -131,6 +129,10 @@ class Writer:
         self._mail.send([(self._opened, None, None)])
         try:
             self._serve()
+        except Exception as error:
+            # A bug of ours must not look like a store that never answers.
+            self._give_up(StoreUnusable(f"the writer of {self._path} broke: {error!r}"))
+            self._refuse([job for chunk in _drain(self._inbox) for job in chunk or ()], self.fatal)
         finally:
             self._let_go()
             self._mail.send([(self._closed, None, None)])
@@ -185,7 +187,9 @@ class Writer:
             self._mail.send([(job[0], result, None) for job, result in zip(jobs, results, strict=True)])
 
     def _work(self, future: asyncio.Future[Any] | None, work: Work) -> None:
-        attempt = (lambda: self._transaction(work.run)) if work.transaction else (lambda: work.run(self._live()))
+        def attempt() -> object:
+            return self._transaction(work.run) if work.transaction else patiently(lambda: work.run(self._live()))
+
         try:
             result = self._insist(attempt)
         except PerdureError as error:
@@ -245,7 +249,7 @@ class Writer:
                 return attempt()
             except StoreUnusable as error:
                 raise self._give_up(error) from error
-            except (sqlite3.Error, OSError, MemoryError, ValueError, TypeError, OverflowError) as error:
+            except Exception as error:
                 if self._aborted:
                     raise Aborted from error
                 kind = error_kind(error)
