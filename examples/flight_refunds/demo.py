@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from examples.flight_refunds.app import app_for
 from examples.flight_refunds.audit import audit, paid_by_run
@@ -17,6 +18,9 @@ from perdure import Client, RunInfo
 
 Runs = Mapping[str, RunInfo]
 """What the index says of the runs, by resource: a run's resource is the name of its carrier and day."""
+
+
+APP = "examples.flight_refunds.app:app"
 
 
 class RunsStuck(Exception):
@@ -72,7 +76,7 @@ class Stage:
                 return runs
             self.bank.check()
             self.worker.check()
-            complain_if_stuck(runs)
+            complain_if_stuck(runs, self.settings.directory)
             if kill and ended(runs) >= half:
                 kill = False
                 await self.kill_and_restart()
@@ -140,12 +144,12 @@ def cell_of(run: RunInfo | None, *, has_paid: bool) -> Cell:
             return Cell.RETRYING if run.reason else Cell.WAITING
 
 
-def complain_if_stuck(runs: Runs) -> None:
+def complain_if_stuck(runs: Runs, directory: Path) -> None:
     """Raises `RunsStuck` if a run waits for an operator: then watching would never end."""
     stuck = [run for run in runs.values() if run.status in ("held", "invalid", "corrupt")]
     if stuck:
         first = stuck[0]
         raise RunsStuck(
             f"{len(stuck)} runs wait for an operator; {first.resource} is {first.status}: {first.reason}\n"
-            f"look at it: perdure explain --app examples.flight_refunds.app:app {first.run_id}"
+            f"look at it: FLIGHT_REFUNDS_DIR={directory} perdure explain {first.run_id} --app {APP}"
         )

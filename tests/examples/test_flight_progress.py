@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import io
 from datetime import date
+from pathlib import Path
 
+import pytest
 from rich.console import Console
 
+from examples.flight_refunds.demo import RunsStuck, cell_of, complain_if_stuck
 from examples.flight_refunds.flights import CarrierDay, airline_names
 from examples.flight_refunds.progress import Cell, LiveView, PlainView, Snapshot, calendar, dollars
+from perdure import RunInfo
+from perdure.ports.store import RunStatus
 
 UA1, UA2, HA2 = (CarrierDay(carrier, date(2013, 1, day)) for carrier, day in (("UA", 1), ("UA", 2), ("HA", 2)))
 CELLS = {UA1: Cell.PAID, UA2: Cell.RUNNING, HA2: Cell.UNWOUND}
@@ -75,6 +80,52 @@ def test_a_month_fits_on_a_narrow_terminal() -> None:
     with view:
         pass
     assert "AirTran Airways Corporation " + 31 * "·" in text_of(console)
+
+
+def info(status: RunStatus, reason: str = "") -> RunInfo:
+    ended_us = 1 if status in ("succeeded", "failed", "canceled") else None
+    return RunInfo(
+        run_id="r1",
+        pipeline="refunds",
+        tenant="default",
+        resource=UA1.name,
+        status=status,
+        submitted_us=0,
+        due_us=None,
+        ended_us=ended_us,
+        deadline_us=0,
+        reason=reason,
+        step="",
+        generation=1,
+        build="",
+        worker="",
+        canceling=False,
+        attention=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("run", "has_paid", "cell"),
+    [
+        (None, False, Cell.WAITING),
+        (info("ready"), False, Cell.WAITING),
+        (info("ready", "error"), False, Cell.RETRYING),
+        (info("running"), True, Cell.RUNNING),
+        (info("succeeded"), True, Cell.PAID),
+        (info("succeeded"), False, Cell.QUIET),
+        (info("failed"), False, Cell.UNWOUND),
+        (info("held"), False, Cell.STUCK),
+        (info("invalid"), False, Cell.STUCK),
+    ],
+)
+def test_signs_of_runs(run: RunInfo | None, has_paid: bool, cell: Cell) -> None:
+    assert cell_of(run, has_paid=has_paid) is cell
+
+
+def test_runs_that_need_an_operator_end_the_watching() -> None:
+    complain_if_stuck({UA1.name: info("running")}, Path("demo"))
+    with pytest.raises(RunsStuck, match=r"UA-2013-01-01 is held: attempts-exhausted\n.*perdure explain r1"):
+        complain_if_stuck({UA1.name: info("held", "attempts-exhausted")}, Path("demo"))
 
 
 def test_dollars() -> None:
