@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 import msgspec
 from msgspec import inspect
 
-from perdure.codec.shape import Compiler, UnsupportedType, field_path
+from perdure.codec.checks import field_path
+from perdure.codec.shape import Compiler, UnsupportedType
 from perdure.codec.zoned import Misfit, kind_of, revive, zoned_tree
 from perdure.errors import DefinitionError, PayloadError
 
