@@ -1,0 +1,118 @@
+"""`python -m benchmarks WORKLOAD` measures and prints JSON or a table; `compare` measures all side by side."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+
+from benchmarks.latency import w5
+from benchmarks.limits import bare, raw
+from benchmarks.long_run import w2
+from benchmarks.measurement import Measurement, table
+from benchmarks.micro import micro
+from benchmarks.places import place
+from benchmarks.process import run
+from benchmarks.runs import w1
+from benchmarks.waiting import w4
+from perdure import PerdureError
+
+WORKLOADS = {
+    "W1": "many runs of 5 trivial steps, at 1, 32 and 128 at a time",
+    "W2": "one run of 1,000 steps and one of 10,000",
+    "W4": "100,000 waiting runs, then kill -9 and a new worker",
+    "W5": "latency of a one-step run on an idle engine",
+    "micro": "fold, reconcile, plan and append, without a store",
+    "raw": "the appends of W1 through the same appender, without an engine, at 1 and 128",
+    "bare": "a plain SQLite commit loop",
+}
+
+
+def main() -> int:
+    """See the module."""
+    arguments = _parser().parse_args()
+    if arguments.workload == "compare":
+        from benchmarks.compare import compare
+
+        return compare()
+    found: list[Measurement] = []
+    try:
+        for measurement in measure(
+            arguments.workload, arguments.store, arguments.runs, arguments.steps, arguments.concurrency
+        ):
+            found.append(measurement)
+            if arguments.json:
+                print(measurement.json(), flush=True)
+    except (PerdureError, RuntimeError) as error:
+        print(f"benchmarks: {error}", file=sys.stderr)
+        return 1
+    if not arguments.json:
+        print(table(found))
+    return 0
+
+
+def measure(
+    workload: str, store: str | None, runs: int | None, steps: int | None, concurrency: int | None
+) -> Iterator[Measurement]:
+    """The measurements of one workload, each on an empty store at `store`.
+
+    Args:
+        store: a URL; None: a file in a temporary directory.
+        runs, steps, concurrency: instead of the workload's own.
+    """
+    match workload:
+        case "W1":
+            for at_once in (1, 32, 128) if concurrency is None else (concurrency,):
+                count = runs or (1_000 if at_once < 8 else 6_000)
+                with place(store) as where:
+                    yield run(w1(where, runs=count, steps=steps or 5, concurrency=at_once))
+        case "W2":
+            for length in (1_000, 10_000) if steps is None else (steps,):
+                with place(store) as where:
+                    yield run(w2(where, steps=length))
+        case "W4":
+            with place(store) as where:
+                yield run(w4(where, runs=runs or 100_000))
+        case "W5":
+            with place(store) as where:
+                yield run(w5(where, runs=runs or 200))
+        case "raw":
+            for at_once in (1, 128) if concurrency is None else (concurrency,):
+                count = runs or (1_000 if at_once < 8 else 6_000)
+                with place(store) as where:
+                    yield run(raw(where, runs=count, steps=steps or 5, concurrency=at_once))
+        case "bare":
+            with place(store) as where:
+                yield bare(where, runs=runs or 4_000)
+        case _:
+            yield from micro(steps=steps or 2_000)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure perdure through its public API, with default settings.",
+        epilog="workloads:\n" + "\n".join(f"  {name:8} {what}" for name, what in WORKLOADS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("workload", choices=[*WORKLOADS, "compare"], metavar="WORKLOAD")
+    parser.add_argument("--store", metavar="URL", help="where; must not exist yet (default: a temporary SQLite file)")
+    for name, what in (
+        ("--runs", "runs to measure"),
+        ("--steps", "steps of a run"),
+        ("--concurrency", "runs at a time"),
+    ):
+        parser.add_argument(name, type=_positive, metavar="N", help=what)
+    parser.add_argument("--json", action="store_true", help="one JSON object a line for each measurement")
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())
