@@ -180,7 +180,7 @@ def _open(store: str | Store) -> Store:
 
 
 def _at_least_one(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:  # pyright: ignore[reportUnnecessaryIsInstance] # untyped code
+    if type(value) is not int or value < 1:
         raise DefinitionError(f"App({name}=...) must be a whole number of at least one, not {value!r}")
     return value
 

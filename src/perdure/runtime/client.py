@@ -406,7 +406,7 @@ class Client:
         await self._admit(run_id, lambda p: admission.admit_release(p, fact))
 
     async def retry(self, run_id: str, *, note: str = "", actor: str = "") -> None:
-        """Go on now, whatever the run waits for: a backoff, a hold, or a deployment that can continue it [R-17, D-2]."""
+        """Go on now, whatever the run waits for: a backoff, a hold, or another deployment [R-17, D-2]."""
         fact = RunReleased(check_text("actor", actor), check_text("note", note))
         await self._admit(run_id, lambda p: admission.admit_retry(p, fact))
 

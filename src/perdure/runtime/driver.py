@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 
-from perdure.core.commit import Closed, Plan, Rest, plan_claim, plan_next, plan_outcome
+from perdure.core.commit import Plan, Rest, plan_claim, plan_next, plan_outcome
 from perdure.core.facts import OperationRetryScheduled, RetryCause, RunFailed, SegmentAttemptStarted
 from perdure.core.journal import NewerJournal
 from perdure.core.operations import EndedOp, InvalidOp, RunOp, UnwindOp
@@ -114,11 +114,13 @@ async def apply(host: Host, live: LiveRun, plan: Plan, now_us: int) -> RunOp | U
         return plan.next
     if plan.facts:
         append = seal(p, plan.facts, now_us, host.system.append_id(), p.token)
-        append.index = rest_state(host, live, plan.rest, now_us)
+        index = append.index = rest_state(host, live, plan.rest, now_us)
         _check(await host.store.append(append))
-    elif not await host.store.set_index(p.locator, rest_state(host, live, plan.rest, now_us), p.row_seq):
-        raise _Again
-    _released(host, live, plan)
+    else:
+        index = rest_state(host, live, plan.rest, now_us)
+        if not await host.store.set_index(p.locator, index, p.row_seq):
+            raise _Again
+    _released(host, live, plan, index.due_us)
     return None
 
 
@@ -134,14 +136,20 @@ def rest_state(host: Host, live: LiveRun, rest: Rest, now_us: int) -> IndexState
     """The index state of a run that rests for `rest`."""
     if not isinstance(rest, InvalidOp):
         return resting_state(live.p, rest, now_us)
-    run_id = live.p.run_id
+    due_us = judge(host, live.p.run_id, rest)
+    return invalid_state(live.p, rest, due_us, live.line.generation, host.options.build)
+
+
+def judge(host: Host, run_id: str, op: InvalidOp) -> int | None:
+    """Note that a run is invalid, log it once; when to ask again, None for not by itself [D-2, D-3]."""
     times = host.judged.get(run_id, 0)
     host.judged[run_id] = times + 1
-    least, most = INVALID_BACKOFF_US
-    due_us = None if rest.reason in _NEVER_BY_BACKOFF else now_us + min(most, least << min(times, 20))
     if not times:
-        logger.warning("run %s is invalid (%s): %s", run_id, rest.reason, rest.detail)
-    return invalid_state(live.p, rest, due_us, live.line.generation, host.options.build)
+        logger.warning("run %s is invalid (%s): %s", run_id, op.reason, op.detail)
+    if op.reason in _NEVER_BY_BACKOFF:
+        return None
+    least, most = INVALID_BACKOFF_US
+    return host.system.now_us() + min(most, least << min(times, 20))
 
 
 def _snapshot(host: Host, live: LiveRun) -> None:
@@ -149,15 +157,13 @@ def _snapshot(host: Host, live: LiveRun) -> None:
     live.snapshot_version = live.p.version
 
 
-def _released(host: Host, live: LiveRun, plan: Plan) -> None:
+def _released(host: Host, live: LiveRun, plan: Plan, due_us: int | None) -> None:
     """The run rests and that is durable: wake who waits, count it out."""
     p = live.p
     ended = p.ended is not None
     if not ended and worth_a_snapshot(p, live.snapshot_version, released=True):
         _snapshot(host, live)
-    if host.live.pop(p.run_id, None) is not None:
-        rest = plan.rest
-        host.on_released(getattr(rest, "due_us", None) if not isinstance(rest, Closed) else 0)
+    host.release(live, due_us)
     if not isinstance(plan.rest, InvalidOp):
         host.judged.pop(p.run_id, None)
     if host.observers:
@@ -209,13 +215,13 @@ async def _claim_and_drive(host: Host, live: LiveRun, loaded: LoadedRun) -> None
 
 
 async def guarded(host: Host, live: LiveRun, work: Coroutine[object, object, None]) -> None:
-    """Await `work`; whatever goes wrong hurts this run only, and the run is never left without an owner or a due time."""
+    """Await `work`; whatever goes wrong hurts this run only, and leaves it with an owner or a due time [R-16]."""
     try:
         await work
     except Lost:
         logger.warning("run %s was taken over by another worker or removed; dropped here", live.p.run_id)
     except CorruptJournal as error:
-        await quarantine(host, live.p, error)
+        await quarantine(host, live.p.run_id, live.p.token, error)
     except StoreUnavailable as error:
         logger.error("run %s waits for the store: %s", live.p.run_id, error)
     except asyncio.CancelledError:
@@ -223,24 +229,23 @@ async def guarded(host: Host, live: LiveRun, work: Coroutine[object, object, Non
     except Exception:
         logger.exception("run %s: a bug in the engine; the run is tried again at the next start", live.p.run_id)
     finally:
-        if host.live.pop(live.p.run_id, None) is not None:
-            host.on_released(None)
-            host.waiters.wake(live.p.run_id)
+        host.release(live, None)
+        host.waiters.wake(live.p.run_id)
 
 
-async def quarantine(host: Host, p: Projection, error: CorruptJournal | NewerJournal) -> None:
+async def quarantine(host: Host, run_id: str, token: int, error: CorruptJournal | NewerJournal) -> None:
     """Mark a run corrupt, so that nobody touches it until somebody looked [J-8]."""
     logger.error("%s", error)
     try:
-        found = await host.store.journal_of(p.run_id)
+        found = await host.store.journal_of(run_id)
         if found is not None:
             locator, rows = found
-            tail_seq = rows[-1].first_seq if rows else 0
-            await host.store.set_index(locator, corrupt_state(p.token, str(error)), tail_seq)
+            await host.store.set_index(locator, corrupt_state(token, str(error)), rows[-1].first_seq if rows else 0)
     except PerdureError as problem:
-        logger.error("run %s could not be quarantined: %s", p.run_id, problem)
+        logger.error("run %s could not be quarantined: %s", run_id, problem)
+    host.waiters.wake(run_id)
     if host.observers:
-        host.emit("corrupt", p, detail=str(error))
+        host.emit("corrupt", Projection(run_id), detail=str(error))
 
 
 # --- events

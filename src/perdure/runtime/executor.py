@@ -141,8 +141,8 @@ def _returned(host: Host, definition: AnyStep[Any, Any], op: RunOp | UnwindOp, p
     limit = host.options.payload_limit
     if len(state) > limit:
         message = (
-            f"step {op.step!r} returned a state of {len(state):,} bytes, the limit is {limit:,}; store it elsewhere and "
-            "return a reference, or raise the limit, and resolve or retry"
+            f"step {op.step!r} returned a state of {len(state):,} bytes, the limit is {limit:,}; store it elsewhere "
+            "and return a reference, or raise the limit, and resolve or retry"
         )
         return Refused(Failure(op.step, message, phase, op.attempt, host.system.now_us(), reason="payload-too-large"))
     return Returned(state)

@@ -73,6 +73,31 @@ class Host:
         self.draining = False
         self.judged: dict[str, int] = {}
         self.on_released: Callable[[int | None], None] = lambda _due_us: None
+        self.on_deadline: Callable[[str], None] = lambda _run_id: None
+
+    def adopt(self, live: LiveRun) -> None:
+        """This engine owns the run, or is about to; its deadline is watched from now on [R-12]."""
+        self.live[live.p.run_id] = live
+        if live.submitted.deadline_us:
+            self._watch_deadline(live)
+
+    def release(self, live: LiveRun, due_us: int | None) -> None:
+        """This engine does not own the run any more; it is due again at `due_us`, if that is not None."""
+        if self.live.get(live.p.run_id) is live:
+            del self.live[live.p.run_id]
+            self.on_released(due_us)
+
+    def _watch_deadline(self, live: LiveRun) -> None:
+        left_s = (live.submitted.deadline_us - self.system.now_us()) / 1_000_000
+        self.loop.call_later(min(max(left_s, 0.0), 3600.0), self._deadline, live)
+
+    def _deadline(self, live: LiveRun) -> None:
+        if self.live.get(live.p.run_id) is not live:
+            return
+        if live.submitted.deadline_us > self.system.now_us():
+            self._watch_deadline(live)
+        else:
+            self.on_deadline(live.p.run_id)
 
     def setting(self, live: LiveRun, now_us: int) -> Setting:
         """What planning is told."""

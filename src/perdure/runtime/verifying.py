@@ -97,7 +97,7 @@ def _row_problems(p: Projection, run: NewRun, state: IndexState) -> list[str]:
 
 
 async def rebuild(store: Store, now_us: int) -> int:
-    """Write the index rows that are missing, from the facts; returns how many. What waits becomes due as its facts say."""
+    """Write the index rows that are missing, from the facts; returns how many."""
     rebuilt = 0
     while missing := await store.missing_index(_PAGE):
         for run_id in missing:

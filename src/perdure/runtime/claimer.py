@@ -1,0 +1,198 @@
+"""Finding due runs and giving them places: woken by events, never scanning what is not due [R-7, R-16]."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from perdure.core.journal import NewerJournal
+from perdure.core.operations import InvalidOp
+from perdure.core.projection import Projection
+from perdure.errors import CorruptJournal, StoreUnavailable
+from perdure.ports.store import LoadedRun
+from perdure.runtime.driver import claim_and_drive, judge, quarantine
+from perdure.runtime.host import Host
+from perdure.runtime.indexing import invalid_state
+from perdure.runtime.live import LiveRun
+from perdure.runtime.loading import project
+
+logger = logging.getLogger("perdure")
+
+SWEEP_S = 60.0
+"""However quiet it is, due runs are looked for this often: a clock that was set, a wake-up that was lost [R-16]."""
+
+PAGE = 256
+
+
+class Claimer:
+    """Owns the engine's claim loop.
+
+    Attributes:
+        claiming: runs that were due and are being read; each has a place.
+        backlog: due runs may be left that found no place.
+        quiet: set whenever nothing is owned or being claimed.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._kicked = asyncio.Event()
+        self._next_due_us: int | None = None
+        self._awaiting_claims = False
+        self._task: asyncio.Task[None] | None = None
+        self.claiming: dict[str, asyncio.Task[None]] = {}
+        self.backlog = False
+        self.quiet = asyncio.Event()
+
+    def start(self) -> None:
+        """Begin to claim."""
+        self._task = self._host.loop.create_task(self._forever(), name="perdure-claimer")
+
+    def cancel(self) -> None:
+        """Claim no more, at once; runs being read are dropped unclaimed."""
+        for task in (self._task, *self.claiming.values()):
+            if task is not None:
+                task.cancel()
+
+    async def stop(self, timeout_s: float) -> None:
+        """Claim no more; runs that are being read are let go, within `timeout_s`."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+        if self.claiming:
+            await asyncio.wait(list(self.claiming.values()), timeout=timeout_s)
+
+    @property
+    def free(self) -> int:
+        """Places that nobody has."""
+        host = self._host
+        return host.options.capacity - len(host.live) - len(self.claiming)
+
+    def due_at(self, due_us: int | None) -> None:
+        """A run is due at `due_us`: look no later than then."""
+        if due_us is not None and (self._next_due_us is None or due_us <= self._next_due_us):
+            self._next_due_us = due_us
+            self._kicked.set()
+
+    def place_freed(self, due_us: int | None) -> None:
+        """A place became free, and its run is due again at `due_us`."""
+        self.due_at(due_us)
+        if self.backlog:
+            self._kicked.set()
+        self._maybe_quiet()
+
+    def _maybe_quiet(self) -> None:
+        if not self._host.live and not self.claiming:
+            self.quiet.set()
+
+    async def _forever(self) -> None:
+        """Claim what is due while there are places; sleep until something is due or somebody wakes us."""
+        delay_s = 0.1
+        while True:
+            self._kicked.clear()
+            try:
+                wait_s = await self._claim_due()
+                delay_s = 0.1
+            except Exception as error:  # the loop that finds work must outlive any trouble
+                logger.warning("looking for due runs failed, trying again in %.1f s", delay_s, exc_info=error)
+                wait_s, delay_s = delay_s, min(delay_s * 2, 5.0)
+            self._maybe_quiet()
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._kicked.wait()
+            except TimeoutError:
+                self._next_due_us = None  # ask the store, whatever was said
+
+    async def _claim_due(self) -> float:
+        """Start tasks for due runs; returns how long nothing is to be done, in seconds."""
+        host, free = self._host, self.free
+        now_us = host.system.now_us()
+        if self._next_due_us is None:
+            self._next_due_us = await host.store.next_due_us()
+        if self._next_due_us is None:
+            return SWEEP_S
+        if self._next_due_us > now_us:
+            return min((self._next_due_us - now_us) / 1_000_000, SWEEP_S)
+        if free <= 0:
+            self.backlog = True
+            return SWEEP_S
+        return await self._take(now_us, min(free, PAGE))
+
+    async def _take(self, now_us: int, limit: int) -> float:
+        """Claim up to `limit` of the runs due now."""
+        host = self._host
+        self._next_due_us = None  # what becomes due from here on lowers it again
+        due = await host.store.due(now_us, limit + len(self.claiming))
+        new = [run_id for run_id in due if run_id not in host.live and run_id not in self.claiming][:limit]
+        for run_id in new:
+            self.claiming[run_id] = host.loop.create_task(self._claim(run_id))
+        self.backlog = len(new) >= limit
+        if self.backlog:
+            self._next_due_us = now_us
+            self._awaiting_claims = not self.free
+            return SWEEP_S if self._awaiting_claims else 0.0
+        self._awaiting_claims = bool(self.claiming)
+        return SWEEP_S if self.claiming else 0.0
+
+    def _claimed(self, run_id: str) -> None:
+        """A run being read got its owner, or was let go: what is due may be asked for again."""
+        self.claiming.pop(run_id, None)
+        if self._awaiting_claims and (self.backlog or not self.claiming):
+            self._awaiting_claims = False
+            self._kicked.set()
+
+    async def _claim(self, run_id: str) -> None:
+        """The task of a due run: read, reconcile, claim, drive."""
+        host = self._host
+        loaded: LoadedRun | None = None
+        live: LiveRun | None = None
+        try:
+            loaded = await host.store.load(run_id)
+            live = await self._prepare(loaded) if loaded is not None else None
+        except StoreUnavailable as error:
+            logger.warning("run %s could not be read: %s", run_id, error)
+            self.due_at(host.system.now_us() + 1_000_000)
+        except Exception:
+            logger.exception("run %s could not be prepared; trying again in a minute", run_id)
+            self.due_at(host.system.now_us() + 60_000_000)
+        finally:
+            if live is not None:
+                live.task = self.claiming.get(run_id)
+                host.adopt(live)
+            self._claimed(run_id)
+        if live is None or loaded is None:
+            self.place_freed(None)
+            return
+        await claim_and_drive(host, live, loaded)
+
+    async def _prepare(self, loaded: LoadedRun) -> LiveRun | None:
+        """The run folded, with its line; None where nobody can run it."""
+        host, state = self._host, loaded.row.state
+        if state.worker or state.due_us is None:
+            return None
+        try:
+            p = project(loaded)
+        except (CorruptJournal, NewerJournal) as error:
+            await quarantine(host, loaded.row.run.run_id, state.token, error)
+            return None
+        line = host.lines.get(loaded.row.run.pipeline)
+        if line is None or p.submitted is None:
+            await self._judge_unregistered(p, loaded)
+            return None
+        live = LiveRun(host, line, p, p.submitted)
+        live.snapshot_version = loaded.snapshot.version if loaded.snapshot is not None else 0
+        return live
+
+    async def _judge_unregistered(self, p: Projection, loaded: LoadedRun) -> None:
+        """No app here knows the pipeline: invalid, until one does [D-1]."""
+        host = self._host
+        op = InvalidOp("pipeline-missing", f"pipeline {loaded.row.run.pipeline!r} is not bound in this app")
+        due_us = judge(host, p.run_id, op)
+        state = invalid_state(p, op, due_us, p.generation, host.options.build)
+        await host.store.set_index(p.locator, state, p.row_seq)
+        self.due_at(due_us)
+        host.waiters.wake(p.run_id)
+        if host.observers:
+            host.emit("invalid", p, detail=f"{op.reason}: {op.detail}")

@@ -1,0 +1,73 @@
+"""A submission that carries the claim and the first reservation, for an engine with a free place [J-12]."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from perdure.core.commit import plan_submission
+from perdure.core.facts import RunSubmitted, SegmentAttemptStarted
+from perdure.core.operations import RunOp, UnwindOp
+from perdure.core.projection import Projection
+from perdure.errors import PerdureError, StoreUnavailable
+from perdure.ports.store import AppendResult, Committed
+from perdure.runtime.appending import seal
+from perdure.runtime.driver import drive, emit_facts, guarded, rest_state
+from perdure.runtime.host import Host
+from perdure.runtime.indexing import new_run, running_state
+from perdure.runtime.line import Line
+from perdure.runtime.live import LiveRun
+
+Joined = Callable[[RunSubmitted, AppendResult], str]
+"""Gives the run that a refused submission joins, or raises."""
+
+
+async def submit_and_drive(host: Host, line: Line, submitted: RunSubmitted, joined: Joined) -> tuple[str, bool]:
+    """Submit a run and go on executing it in a task of the engine's; cancelling the caller stops neither [J-14].
+
+    Returns:
+        The id of the run, and whether it is new, once that is durable.
+    """
+    accepted: asyncio.Future[tuple[str, bool]] = host.loop.create_future()
+    live = LiveRun(host, line, Projection(submitted.run_id), submitted)
+    host.adopt(live)
+    live.task = host.loop.create_task(guarded(host, live, _work(host, live, accepted, joined)))
+    return await accepted
+
+
+async def _work(host: Host, live: LiveRun, accepted: asyncio.Future[tuple[str, bool]], joined: Joined) -> None:
+    try:
+        op, run_id = await _submit(host, live, joined)
+    except BaseException as error:
+        if not accepted.done():
+            told = error if isinstance(error, Exception) else StoreUnavailable("the engine stopped")
+            accepted.set_exception(told)
+        if isinstance(error, PerdureError):
+            return
+        raise
+    if not accepted.done():
+        accepted.set_result((run_id, run_id == live.submitted.run_id))
+    await drive(host, live, op)
+
+
+async def _submit(host: Host, live: LiveRun, joined: Joined) -> tuple[RunOp | UnwindOp | None, str]:
+    p, line, submitted = live.p, live.line, live.submitted
+    now_us = host.system.now_us()
+    claim = SegmentAttemptStarted(1, host.worker, line.generation, host.options.build)
+    plan = plan_submission(p, line.topology, submitted, claim, host.setting(live, now_us))
+    append = seal(p, plan.facts, now_us, host.system.append_id(), 0)
+    append.new = new_run(submitted, now_us)
+    append.index = running_state(p) if plan.rest is None else rest_state(host, live, plan.rest, now_us)
+    result = await host.store.append(append)
+    if not isinstance(result, Committed):
+        host.judged.pop(p.run_id, None)
+        host.release(live, None)
+        return None, joined(submitted, result)
+    p.locator = result.locator
+    if host.observers:
+        host.emit("submitted", p)
+        emit_facts(host, p, plan)
+    if plan.rest is not None:
+        host.release(live, append.index.due_us)
+        host.waiters.wake(p.run_id, p if p.ended is not None else None)
+    return plan.next, submitted.run_id
