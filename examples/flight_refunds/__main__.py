@@ -128,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted; the same command goes on from here", file=sys.stderr)
         return EXIT_INTERRUPTED
     except (ChildDied, RunsStuck, PerdureError) as error:
-        print(error, file=sys.stderr)
+        print(f"{error}\nthe same command goes on from here", file=sys.stderr)
         return EXIT_FAILED
     print_summary(summary, options, console)
     return 0 if summary.sound else EXIT_UNSOUND

@@ -66,7 +66,8 @@ class Child:
         """Raises `ChildDied` if it ended."""
         if self._process.returncode is not None:
             written = self._log.read_text(errors="replace").strip().splitlines()[-15:]
-            raise ChildDied("\n".join([f"the {self._name} ended with code {self._process.returncode}:", *written]))
+            ended = f"the {self._name}, process {self.pid}, ended with code {self._process.returncode}"
+            raise ChildDied("\n".join([ended, *written]))
 
     async def kill(self) -> None:
         """`kill -9`: it gets no chance to tidy up."""

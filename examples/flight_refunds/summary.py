@@ -80,7 +80,7 @@ class Summary:
     def rows(self) -> list[tuple[str, str, str]]:
         """For people: name, figure, what it means."""
         audit, tally = self.audit, self.tally
-        paid = f"{dollars(audit.paid_cents)}; the bank carried out {audit.replays} of its {audit.requests} calls before"
+        paid = f"{dollars(audit.paid_cents)}; {audit.replays} of the bank's {audit.requests} calls were repeats"
         return [
             ("runs", f"{tally.runs:,}", "one for each carrier and day"),
             ("steps", f"{tally.steps:,}", "carried out, forward and unwind"),

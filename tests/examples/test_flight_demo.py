@@ -25,6 +25,9 @@ PAID_CENTS = sum(sum(refunds.values()) for run, refunds in OWED.items() if run n
 STEPS = 4 * (460 - 6) + 2 * (183 - 6) + 6 * (4 + 1)
 
 
+needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc to look for stray processes")
+
+
 def command(directory: Path, *options: str) -> list[str]:
     return [sys.executable, "-m", "examples.flight_refunds", "--dir", str(directory), "--speed", "fast", *options]
 
@@ -40,16 +43,16 @@ def summary(directory: Path, *options: str) -> dict[str, float]:
     return found
 
 
-def processes_of(directory: Path) -> list[str]:
-    """Command lines of all living processes that name the directory."""
-    found: list[str] = []
+def processes_of(directory: Path) -> dict[int, str]:
+    """Command lines of all living processes that name the directory, by process id."""
+    found: dict[int, str] = {}
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             line = entry.read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             continue
         if str(directory) in line:
-            found.append(line)
+            found[int(entry.parent.name)] = line
     return found
 
 
@@ -59,6 +62,7 @@ def bank_calls(directory: Path) -> int:
     return int(calls)
 
 
+@needs_proc
 def test_the_month_survives_a_kill_and_is_paid_once(tmp_path: Path) -> None:
     """M-3, M-8, R-7: what was in flight at the kill goes on in another process, with the same keys."""
     first = summary(tmp_path)
@@ -66,7 +70,7 @@ def test_the_month_survives_a_kill_and_is_paid_once(tmp_path: Path) -> None:
     assert (first["paid"], first["paid_cents"], first["doubled"], first["lost"]) == (PAID, PAID_CENTS, 0, 0)
     assert first["resumed"] > 0
     assert first["retried"] > 0
-    assert processes_of(tmp_path) == []
+    assert processes_of(tmp_path) == {}
     reports = {path.name: json.loads(path.read_text()) for path in (tmp_path / "reports").iterdir()}
     assert len(reports) == 454
     assert sum(report["paid_cents"] for report in reports.values()) == PAID_CENTS
@@ -105,10 +109,9 @@ def test_a_key_of_ones_own_pays_twice_and_the_auditor_sees_it(tmp_path: Path) ->
     assert json.loads(done.stdout)["doubled"] > 0
 
 
+@needs_proc
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_no_process_behind(how: signal.Signals, tmp_path: Path) -> None:
-    if not Path("/proc").is_dir():
-        pytest.skip("needs /proc to look for stray processes")
     with subprocess.Popen(
         command(tmp_path, "--plain"), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -119,7 +122,7 @@ def test_an_interrupted_demo_leaves_no_process_behind(how: signal.Signals, tmp_p
         _, errors = process.communicate()
         assert process.returncode == 130, errors
     assert errors == "interrupted; the same command goes on from here\n"
-    assert processes_of(tmp_path) == []
+    assert processes_of(tmp_path) == {}
 
 
 def test_a_demo_killed_outright_takes_its_processes_with_it_and_goes_on_later(tmp_path: Path) -> None:
@@ -147,3 +150,18 @@ def test_wrong_uses_are_told_in_a_sentence(tmp_path: Path) -> None:
     assert "is not a directory" in not_a_folder.stderr
     assert run(tmp_path, "--speed", "warp").returncode == 2
     assert os.listdir(tmp_path) == ["thesis.txt"]
+
+
+@needs_proc
+def test_a_worker_that_somebody_else_kills_ends_the_demo_with_a_sentence(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        command(tmp_path, "--plain"), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert "of 460 runs ended" in process.stdout.readline()
+        (worker,) = [pid for pid, line in processes_of(tmp_path).items() if "flight_refunds.worker" in line]
+        os.kill(worker, signal.SIGKILL)
+        _, errors = process.communicate()
+    assert process.returncode == 3
+    assert errors == f"the worker, process {worker}, ended with code -9\nthe same command goes on from here\n"
+    assert processes_of(tmp_path) == {}
