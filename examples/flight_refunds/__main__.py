@@ -65,7 +65,7 @@ def prepare(directory: Path, *, fresh: bool) -> int:
     if directory.exists() and any(directory.iterdir()) and not (directory / MARK).exists():
         raise Unusable(f"{directory} holds something else; choose another --dir")
     directory.mkdir(parents=True, exist_ok=True)
-    lock = os.open(directory / MARK, os.O_RDWR | os.O_CREAT)
+    lock = os.open(directory / MARK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
