@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 
 @dataclass(frozen=True)
@@ -29,3 +29,15 @@ class Cli(Protocol):
     """Runs a command in the folder of the test."""
 
     def __call__(self, *arguments: str, stdin: bytes | None = None) -> Answer: ...
+
+
+def records(value: object) -> list[dict[str, object]]:
+    """A JSON array of objects."""
+    assert isinstance(value, list)
+    return cast("list[dict[str, object]]", value)
+
+
+def record(value: object) -> dict[str, object]:
+    """A JSON object."""
+    assert isinstance(value, dict)
+    return cast("dict[str, object]", value)

@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 
 from perdure.cli.exits import Exit
-from tests.cli.harness import Cli
+from tests.cli.harness import Cli, record, records
 
 STATUSES = {"succeeded": 2, "failed": 1, "held": 1, "invalid": 1, "ready": 1}
 
 
 def run_id(cli: Cli, resource: str) -> str:
     """The id of the one run about a resource."""
-    runs = cli("list", "--resource", resource, "--json").json()["runs"]
-    assert isinstance(runs, list)
+    runs = records(cli("list", "--resource", resource, "--json").json()["runs"])
     return str(runs[0]["run_id"])
 
 
@@ -37,8 +36,7 @@ def test_list_as_json_has_the_documented_keys(shop: Path, cli: Cli) -> None:
     assert set(found) == {"runs", "counts", "next"}
     assert found["counts"] == STATUSES
     assert found["next"] is None
-    runs = found["runs"]
-    assert isinstance(runs, list)
+    runs = records(found["runs"])
     assert set(runs[0]) == {
         "run_id", "pipeline", "tenant", "resource", "status", "step", "reason", "canceling", "generation", "worker",
         "submitted_at", "due_at", "ended_at",
@@ -49,8 +47,7 @@ def test_list_filters(shop: Path, cli: Cli) -> None:
     found = cli(
         "list", "--status", "held", "-s", "invalid", "--pipeline", "job", "--tenant", "default", "--json"
     ).json()
-    runs = found["runs"]
-    assert isinstance(runs, list)
+    runs = records(found["runs"])
     assert [run["resource"] for run in runs] == ["odd", "stuck"]
     assert found["counts"] == {"held": 1, "invalid": 1}
     nothing = cli("list", "--pipeline", "other")
@@ -61,9 +58,7 @@ def test_list_filters(shop: Path, cli: Cli) -> None:
 def test_list_goes_through_pages(shop: Path, cli: Cli) -> None:
     first = cli("list", "--limit", "4", "--json").json()
     second = cli("list", "--limit", "4", "--after", str(first["next"]), "--json").json()
-    assert isinstance(first["runs"], list)
-    assert isinstance(second["runs"], list)
-    names = [run["resource"] for run in [*first["runs"], *second["runs"]]]
+    names = [run["resource"] for run in [*records(first["runs"]), *records(second["runs"])]]
     assert names == ["later", "odd", "stuck", "bad", "more", "good"]
     assert second["next"] is None
     assert f"perdure list --after {first['next']}" in cli("list", "--limit", "4").err
@@ -88,8 +83,7 @@ def test_show_a_run_that_succeeded(shop: Path, cli: Cli) -> None:
 def test_show_a_run_that_failed(shop: Path, cli: Cli) -> None:
     found = cli("show", run_id(cli, "bad"), "--json").json()
     assert found["status"] == "failed"
-    failure = found["failure"]
-    assert isinstance(failure, dict)
+    failure = record(found["failure"])
     assert (failure["step"], failure["kind"], failure["reason"]) == ("work/v1", "user", "declined")
     assert found["in_doubt"] == found["uncompensated"] == []
     assert "work/v1, attempt 1: " in cli("show", run_id(cli, "bad")).out
@@ -197,10 +191,9 @@ def test_verify_finds_a_changed_fact(damaged: str, cli: Cli) -> None:
     answer = cli("verify")
     assert answer.code == Exit.FINDING
     assert damaged in answer.out
-    findings = cli("verify", damaged, "--json").json()["findings"]
-    assert isinstance(findings, list)
+    findings = records(cli("verify", damaged, "--json").json()["findings"])
     assert findings[0]["run_id"] == damaged
-    assert findings[0]["seq"] > 0
+    assert findings[0]["seq"] != 0
 
 
 def test_a_corrupt_run_has_its_own_exit_code(damaged: str, cli: Cli) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perdure.cli.exits import Exit
-from tests.cli.harness import Cli
+from tests.cli.harness import Cli, record
 from tests.cli.test_looking import run_id
 
 
@@ -83,9 +83,7 @@ def test_cancel_takes_back_what_was_done(shop: Path, cli: Cli) -> None:
     cli("run", "--until-idle")
     found = cli("show", run, "--json").json()
     assert found["status"] == "canceled"
-    failure = found["failure"]
-    assert isinstance(failure, dict)
-    assert failure["reason"] == "closing"
+    assert record(found["failure"])["reason"] == "closing"
 
 
 def test_hold_and_release(shop: Path, cli: Cli) -> None:

@@ -34,6 +34,7 @@ from perdure.core.operations import (
 from perdure.core.projection import Projection
 from perdure.core.reducer import fold_all
 from perdure.core.topology import StepSpec, Topology
+from tests.cli.harness import records
 
 SECOND = 1_000_000
 
@@ -123,8 +124,6 @@ def test_the_explanation_as_json_has_the_documented_keys() -> None:
     found = explanation_json(explain(folded(), Topology([StepSpec("a")])))
     assert set(found) == {"run_id", "frontier", "unwind_frontier", "next", "due_at", "steps", "gone"}
     assert found["next"] == {"op": "run", "step": "a", "attempt": 1}
-    steps = found["steps"]
-    assert isinstance(steps, list)
-    assert set(steps[0]) == {
+    assert set(records(found["steps"])[0]) == {
         "step", "position", "fate", "unwind", "attempts", "unwind_attempts", "in_doubt", "why",
     }  # fmt: skip

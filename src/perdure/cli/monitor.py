@@ -56,7 +56,7 @@ class LogLines:
     """Which events become lines in a pipe: everything that matters, and of what is frequent a bounded number."""
 
     def __init__(self) -> None:
-        self._second = 0
+        self._second: int = 0
         self._lines = 0
         self._held_back: Counter[str] = Counter()
 

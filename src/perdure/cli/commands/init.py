@@ -42,7 +42,7 @@ def init(
     project = folder / PROJECT
     _refuse_what_cannot_be(folder)
     settings = _settings(project)
-    written = list(WRITTEN)
+    written: list[str] = list(WRITTEN)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name in WRITTEN:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from perdure.runtime.client import Client
     from perdure.runtime.info import RunInfo
 
-STATUSES = ("ready", "running", "held", "invalid", "corrupt", "succeeded", "failed", "canceled")
+STATUSES: tuple[RunStatus, ...] = ("ready", "running", "held", "invalid", "corrupt", "succeeded", "failed", "canceled")
 WATCH_EVERY_S = 1.0
 
 
@@ -69,11 +69,12 @@ def checked_status(text: str) -> RunStatus:
         Problem: there is no such status.
     """
     word = text.strip().lower()
-    if word not in STATUSES:
-        near = difflib.get_close_matches(word, STATUSES, 1)
-        meant = f"did you mean {near[0]!r}? " if near else ""
-        refuse(f"--status: there is no status {text!r}", f"{meant}there are {', '.join(STATUSES)}")
-    return cast("RunStatus", word)
+    for status in STATUSES:
+        if status == word:
+            return status
+    near = difflib.get_close_matches(word, STATUSES, 1)
+    meant = f"did you mean {near[0]!r}? " if near else ""
+    refuse(f"--status: there is no status {text!r}", f"{meant}there are {', '.join(STATUSES)}")
 
 
 class Where:

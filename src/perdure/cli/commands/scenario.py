@@ -2,34 +2,112 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
+from perdure.cli.exits import Exit
 from perdure.cli.options import JsonOption
 from perdure.cli.output import Output
 from perdure.cli.problems import refuse
+from perdure.cli.tables import Cell, Table
+from perdure.cli.text import count
 
-PLACES = ("core", "memory", "sqlite")
+if TYPE_CHECKING:
+    from perdure.testing.scenario.model import Scenario
+    from perdure.testing.scenario.report import Difference
+
+Place: TypeAlias = Literal["core", "memory", "sqlite"]
+PLACES: tuple[Place, ...] = ("core", "memory", "sqlite")
 
 
 def scenario(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Scenario files.", show_default=False)],
-    on: Annotated[str, typer.Option("--on", metavar="|".join((*PLACES, "all")), help="What to drive.")] = "core",
+    on: Annotated[
+        str, typer.Option("--on", metavar="PLACE", help="What to drive: core, memory, sqlite, or all of them.")
+    ] = "core",
     as_json: JsonOption = False,
 ) -> int:
     """Run scenario files up to the first difference.
 
-    A scenario is a run's life as a script, which has to be chosen line by line. Exit code 1 at the first difference,
-    2 at a malformed line.
+    A scenario is a run's life as a script, which has to be chosen line by line: by the pure core, by an engine on a
+    store in memory, or by an engine on SQLite. Exit code 1 at the first difference, 2 at a malformed line.
 
-    JSON: one object a place: on, scenarios (how many passed), difference (file, scenario, line, expected, chosen) or
-    null.
+    JSON: one object a place: on, scenarios (how many ran), difference (file, scenario, line, text, expected, chosen)
+    or null.
     """
-    if on not in (*PLACES, "all"):
-        refuse(f"--on: {on!r} is not one of {', '.join((*PLACES, 'all'))}")
-    return _run(files, PLACES if on == "all" else (on,), Output(json=as_json))
+    places: tuple[Place, ...] = PLACES if on == "all" else tuple(place for place in PLACES if place == on)
+    if not places:
+        refuse(f"--on: {on!r} is not one of {', '.join(PLACES)}, all")
+    out = Output(json=as_json)
+    found = read(files)
+    if not found:
+        refuse(f"there is no scenario in {', '.join(files)}", "a scenario begins with a line `scenario NAME`")
+    for place in places:
+        if not _run(found, place, out):
+            return Exit.FINDING
+    return Exit.OK
 
 
-def _run(files: list[str], places: tuple[str, ...], out: Output) -> int:
-    raise NotImplementedError
+def read(files: list[str]) -> list[Scenario]:
+    """All scenarios of the files, in order.
+
+    Raises:
+        Problem: a file cannot be read, or a line is malformed.
+    """
+    from perdure.testing.scenario.model import ScenarioError, read_files
+
+    found: list[Scenario] = []
+    for name in files:
+        if Path(name).is_dir():
+            refuse(f"{name} is a folder", f"name the files: {name.rstrip('/')}/*.scenario")
+        try:
+            found += read_files([name])
+        except OSError as error:
+            refuse(f"{name} cannot be read: {error.strerror}")
+        except UnicodeDecodeError as error:
+            refuse(f"{name} is not UTF-8 text (byte {error.start})")
+        except ScenarioError as error:
+            refuse(str(error), "docs/reference/scenarios.md has the grammar")
+    return found
+
+
+def _run(found: list[Scenario], place: Place, out: Output) -> bool:
+    """Run the scenarios on one place and say how it went; true if all is as written."""
+    from perdure.testing.scenario.runner import run_scenarios
+
+    with out.progress(f"scenarios on {place}") as advance:
+        report = run_scenarios(found, place, progress=advance)
+    difference = report.difference
+    if out.json:
+        shown = None if difference is None else difference_json(difference)
+        out.value({"on": place, "scenarios": report.ran, "difference": shown})
+    elif difference is None:
+        out.line(Cell("all good", "green"), f": {count(report.ran, 'scenario')} on {place}")
+    else:
+        _say(difference, place, out)
+    return difference is None
+
+
+def _say(difference: Difference, place: str, out: Output) -> None:
+    where = f"{difference.scenario.file}:{difference.entry.number}"
+    out.line(Cell(f"{where}: on {place} something else was chosen", "bold red"))
+    table = Table([])
+    table.add("scenario", difference.scenario.name)
+    table.add("line", difference.entry.text)
+    table.add("expected", Cell(difference.expected, "green"))
+    table.add("chosen", Cell(difference.chosen, "red"))
+    out.table(table)
+
+
+def difference_json(difference: Difference) -> dict[str, object]:
+    """The first difference, for programs."""
+    return {
+        "file": difference.scenario.file,
+        "scenario": difference.scenario.name,
+        "line": difference.entry.number,
+        "text": difference.entry.text,
+        "expected": difference.expected,
+        "chosen": difference.chosen,
+    }

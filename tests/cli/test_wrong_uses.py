@@ -1,0 +1,196 @@
+"""Every command has a table of wrong uses: one or two lines, the right exit code, never a traceback [I-2]."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from perdure.cli import main as entry
+from perdure.cli.exits import Exit
+from tests.cli.harness import Cli
+from tests.cli.test_looking import run_id
+
+U, N, C, S = Exit.USAGE, Exit.NOT_FOUND, Exit.CONFLICT, Exit.STORE
+STORE = ("--store", "sqlite:///shop.db")
+NO_STORE = ("--store", "sqlite:///missing.db")
+Use = tuple[str, Exit, str]
+
+# GOOD, BAD, STUCK, ODD, LATER stand for ids of runs; what is said is in the message or the hint.
+WRONG: dict[str, list[Use]] = {
+    "run": [
+        ("run nowhere:app", U, "there is no module 'nowhere' here"),
+        ("run shop:app --app other:app", U, "two applications given"),
+        ("run shop:app extra", U, "unexpected extra argument"),
+        ("run --concurrency 0", U, "'--concurrency'"),
+        ("run --concurrency few", U, "'--concurrency'"),
+        ("run --drain-timeout never", U, "--drain-timeout: 'never' is not a duration"),
+        ("run --store shop.db", U, "a SQLite file is sqlite:///shop.db"),
+        ("run --store postgres://x", U, "no store is called 'postgres://x'"),
+        ("run --store sqlite:///no/folder/x.db", S, "does not exist"),
+        ("run --store sqlite:///text.db --until-idle", S, "is not a SQLite database"),
+        ("run --store sqlite:///foreign.db --until-idle", S, "is a database of another program"),
+    ],
+    "submit": [
+        ("submit", U, "missing argument 'pipeline'"),
+        ("submit jbo {}", N, "did you mean 'job'?"),
+        ("submit job", U, "$: "),
+        ("submit job {}", U, "name"),
+        ('submit job {"name":7}', U, "$.name"),
+        ('submit job {"name":"x","trouble":"big"}', U, "$.trouble"),
+        ("submit job {name:x}", U, "single quotes"),
+        ("submit job @missing", U, "'missing' cannot be read"),
+        ("submit job -", U, "not JSON"),
+        ('submit job {"name":"x"} --delay soon', U, "--delay: 'soon' is not a duration"),
+        ('submit job {"name":"x"} --delay=-1s', U, "--delay: '-1s' is not a duration"),
+        ('submit job {"name":"x"} --start-at soon', U, "--start-at: 'soon' is not a time"),
+        ('submit job {"name":"x"} --delay 1s --start-at 2100-01-01', U, "exclude each other"),
+        ('submit job {"name":"x"} --deadline soon', U, "--deadline: 'soon' is not a duration"),
+        ('submit job {"name":"x"} --timeout 1s', U, "--timeout needs --wait"),
+        ('submit job {"name":"x"} -a novalue', U, "'novalue' is not of the form KEY=VALUE"),
+        ('submit job {"name":"x"} -a a=1 -a a=2', U, "'a' is given twice"),
+        ('submit job {"name":"x"} --resource=', U, "resource"),
+        ('submit job {"name":"x"} --tenant=', U, "tenant"),
+        ('submit job {"name":"stuck"}', C, "with other input"),
+        ("submit job {} --app shop:job", U, "is of type Pipeline, not an App"),
+        ('submit job {"name":"x"} --store memory://', U, "lives inside of one process"),
+    ],
+    "list": [
+        ("list extra", U, "unexpected extra argument"),
+        ("list --status heldd", U, "did you mean 'held'?"),
+        ("list --limit 0", U, "'--limit'"),
+        ("list --limit 1000", U, "'--limit'"),
+        ("list --after nothing", N, "there is no run 'nothing'"),
+        ("list --store memory://", U, "lives inside of one process"),
+        ("list --app nowhere:app", U, "there is no module 'nowhere' here"),
+    ],
+    "show": [
+        ("show", U, "missing argument 'run'"),
+        ("show abc", U, "give at least its first 6 characters"),
+        ("show nothing-here", N, "the newest run is LATER"),
+        ("show GOODx", N, "did you mean GOOD?"),
+    ],
+    "watch": [
+        ("watch", U, "missing argument 'run'"),
+        ("watch nothing", N, "there is no run"),
+        ("watch LATER --timeout long", U, "'long' is not a duration"),
+    ],
+    "explain": [("explain", U, "missing argument 'run'"), ("explain nothing", N, "there is no run 'nothing'")],
+    "journal": [
+        ("journal", U, "missing argument 'run'"),
+        ("journal nothing", N, "there is no run"),
+        ("journal GOOD --after x", U, "'--after'"),
+        ("journal GOOD --limit 0", U, "'--limit'"),
+    ],
+    "verify": [("verify nothing", N, "there is no run 'nothing'"), ("verify GOOD BAD", U, "unexpected extra argument")],
+    "cancel": [
+        ("cancel", U, "missing argument 'run'"),
+        ("cancel nothing", N, "there is no run"),
+        ("cancel GOOD", C, "has ended"),
+        ("cancel LATER --reason=", U, "reason"),
+    ],
+    "hold": [
+        ("hold", U, "missing argument 'run'"),
+        ("hold GOOD", C, "has ended"),
+        ("hold LATER --reason=", U, "reason"),
+    ],
+    "release": [
+        ("release", U, "missing argument 'run'"),
+        ("release LATER", C, "not held"),
+        ("release GOOD", C, "has ended"),
+    ],
+    "retry": [("retry", U, "missing argument 'run'"), ("retry nothing", N, "no run"), ("retry GOOD", C, "has ended")],
+    "resolve": [
+        ("resolve", U, "missing argument 'run'"),
+        ("resolve STUCK", U, "it is not said how to resolve the step"),
+        ("resolve STUCK --skip --fail no", U, "--skip and --fail exclude each other"),
+        ("resolve STUCK --value {", U, "--value: not JSON"),
+        ('resolve STUCK --value "x"', U, "$: "),
+        ("resolve STUCK take/v1 --skip", C, "'work/v1', not 'take/v1'"),
+        ("resolve STUCK take/v1 --step work/v1 --skip", U, "two steps given"),
+        ("resolve GOOD --skip", C, "has ended"),
+    ],
+    "gc": [
+        ("gc", U, "missing option '--older-than'"),
+        ("gc --older-than yesterday", U, "--older-than: 'yesterday' is not a duration"),
+        ("gc --older-than 30d --limit 0", U, "'--limit'"),
+    ],
+    "scenario": [("scenario", U, "missing argument"), ("scenario nowhere.scenario", U, "cannot be read")],
+    "doctor": [("doctor extra", U, "unexpected extra argument"), ("doctor --store shop.db", U, "sqlite:///shop.db")],
+    "init": [("init", C, "nothing was written"), ("init shop.py", U, "shop.py is not a folder")],
+    "version": [("version extra", U, "unexpected extra argument")],
+}
+READS = ("list", "show last", "watch last", "explain last", "journal last", "verify", "cancel last", "hold last",
+         "release last", "retry last", "resolve last --skip", "gc --older-than 1d")  # fmt: skip
+
+
+@pytest.fixture
+def ids(shop: Path, cli: Cli) -> dict[str, str]:
+    """Give the ids behind the names in the table, and some files that are not stores."""
+    (shop / "text.db").write_text("this is not a database, however long one looks at it\n" * 30)
+    con = sqlite3.connect(shop / "foreign.db")
+    con.execute("CREATE TABLE t (x)")
+    con.close()
+    (shop / "orders.py").write_text("")
+    return {name.upper(): run_id(cli, name) for name in ("good", "bad", "stuck", "odd", "later")}
+
+
+def uses() -> list[Use]:
+    return [use for table in WRONG.values() for use in table]
+
+
+@pytest.mark.parametrize(("use", "code", "said"), uses(), ids=[use[0] for use in uses()])
+def test_a_wrong_use(ids: dict[str, str], cli: Cli, use: str, code: Exit, said: str) -> None:
+    command, *words = use.split(" ")
+    for name, run in ids.items():
+        words = [word.replace(name, run) for word in words]
+        said = said.replace(name, run)
+    answer = cli(command, *words)
+    assert answer.code == code, answer.err
+    assert "Traceback" not in answer.err
+    assert said.lower() in answer.err.lower()
+    assert 1 <= len(answer.err.splitlines()) <= 2
+    assert answer.err.startswith("error: ")
+
+
+def test_every_command_has_a_table() -> None:
+    assert set(WRONG) == {name for commands in entry.COMMANDS.values() for name in commands}
+
+
+@pytest.mark.parametrize("use", READS)
+def test_a_store_that_is_not_there_is_not_made_by_looking(shop: Path, cli: Cli, use: str) -> None:
+    answer = cli(*use.split(), *NO_STORE)
+    assert answer.code == S
+    assert answer.err.startswith("error: there is no store missing.db\nhint: ")
+    assert not (shop / "missing.db").exists()
+
+
+def test_an_application_that_breaks_is_not_needed_for_looking(shop: Path, cli: Cli) -> None:
+    (shop / "shop.py").write_text("def f(:\n")
+    answer = cli("list")
+    assert answer.code == U
+    assert "--store URL does without the application" in answer.err
+    assert cli("list", *STORE).code == Exit.OK
+
+
+def test_more_than_one_run_begins_like_this(shop: Path, cli: Cli) -> None:
+    common = run_id(cli, "good")[:6]
+    if not run_id(cli, "bad").startswith(common):  # submitted in different half minutes
+        common = ""
+    answer = cli("show", common or "last")
+    assert answer.code == (U if common else Exit.OK)
+    assert not common or "more than one run begins with" in answer.err
+
+
+def test_a_second_engine_names_the_first(shop: Path, cli: Cli) -> None:
+    from perdure.storage.sqlite.owner import Ownership
+
+    ownership = Ownership.take(shop / "shop.db", "w-first")
+    try:
+        answer = cli("run", "--until-idle")
+    finally:
+        ownership.release()
+    assert answer.code == S
+    assert "w-first" in answer.err
+    assert "stop that engine first" in answer.err
