@@ -195,7 +195,7 @@ BREACHES: list[tuple[Callable[[], Invocation[Any, Any]], Callable[[Any], object]
     (lambda: PureInvocation(run_of(), None), lambda inv: inv[reserve], MissingState, "a function of pipeline 'payout'"),
     (lambda: PureInvocation(run_of(), send), lambda inv: inv.deps, ImpureFunction, "`inv.deps` is for handlers"),
     (lambda: PureInvocation(run_of(), None), lambda inv: inv.idempotency_key, ImpureFunction, "idempotency_key"),
-    (lambda: PureInvocation(run_of(), None), lambda inv: inv.memo("a", list).send(None), ImpureFunction, "memo"),
+    (lambda: PureInvocation(run_of(), None), lambda inv: inv.memo("a", list), ImpureFunction, "memo"),
     (lambda: invocation(send), reserve, StepCalled, "step 'send/v1' calls step 'reserve/v1'"),
     (lambda: invocation(send), annotate, StepCalled, "list it under `needs`"),
 ]
@@ -310,6 +310,13 @@ async def test_a_memo_function_that_raises_records_nothing() -> None:  # M-15
         await inv.memo("number", broken)
     assert inv.broken is None
     assert await inv.memo("number", Counter().number) == 1
+
+
+def test_a_handler_in_a_thread_cannot_remember() -> None:  # M-15
+    inv = Invocation[PayoutInput, Deps](run_of(), annotate, 1)
+    with pytest.raises(UnusableMemo, match="must be `async def`"):
+        inv.memo("number", Counter().number).close()
+    assert inv.broken is not None
 
 
 async def test_the_type_of_a_memo_may_be_given() -> None:  # M-15

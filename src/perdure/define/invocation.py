@@ -172,16 +172,17 @@ class Invocation(Generic[In_co, D_co]):
         return default if found is _UNREAD else found
 
     @overload
-    async def memo(
+    def memo(
         self, name: str, function: Callable[[], Coroutine[Any, Any, T]], /, *, type: TypeForm[T] = ...
-    ) -> T: ...
+    ) -> Coroutine[Any, Any, T]: ...
     @overload
-    async def memo(self, name: str, function: Callable[[], T], /, *, type: TypeForm[T] = ...) -> T: ...
-    async def memo(self, name: str, function: AnyFunction, /, *, type: Any = _UNREAD) -> object:
+    def memo(self, name: str, function: Callable[[], T], /, *, type: TypeForm[T] = ...) -> Coroutine[Any, Any, T]: ...
+    def memo(self, name: str, function: AnyFunction, /, *, type: Any = _UNREAD) -> Coroutine[Any, Any, object]:
         """The value recorded under `name` in this operation; the first time that of `function`, then durable [M-15].
 
-        Later attempts get the recorded value, and so does the step's unwind handler for a name of the forward
-        operation. A crash between the function's return and the record calls it again.
+        `await` it, in an `async def` handler. Later attempts get the recorded value, and so does the step's unwind
+        handler for a name of the forward operation. A crash between the function's return and the record calls it
+        again.
 
         Args:
             name: any name, unique inside the handler.
@@ -189,6 +190,15 @@ class Invocation(Generic[In_co, D_co]):
             type: the type of the value; by default the function's return annotation.
         """
         codec = self._memo_codec(name, function, type)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise self._broken(
+                UnusableMemo(f"memo {name!r} of {self._reader()}: a handler that remembers must be `async def`")
+            ) from None
+        return self._memo(name, function, codec)
+
+    async def _memo(self, name: str, function: AnyFunction, codec: Codec[Any]) -> object:
         if self._locks is None:
             self._locks = {}
         async with self._locks.setdefault(name, asyncio.Lock()):
