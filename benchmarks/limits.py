@@ -62,16 +62,15 @@ def submission(system: RealSystem, topology: Topology) -> tuple[Projection, RunS
     return Projection(run_id), submitted, SegmentAttemptStarted(1, "w0123456789abcde", 1, "benchmark")
 
 
-def prebuilt(system: RealSystem, steps: int) -> list[Append]:
+def prebuilt(system: RealSystem, topology: Topology) -> list[Append]:
     """Every append of one clean run, exactly as the engine would send them; the locator is filled in when known."""
-    topology = trivial(steps).topology
     p, submitted, claim = submission(system, topology)
     now_us = system.now_us()
     plan = plan_submission(p, topology, submitted, claim, setting(now_us))
     first = seal(p, plan.facts, now_us, system.append_id(), 0)
     first.new, first.index = new_run(submitted, now_us), running_state(p)
     appends = [first]
-    for position in range(steps):
+    for position in range(len(topology.steps)):
         plan = _succeed(p, topology, plan, position, now_us)
         append = seal(p, plan.facts, now_us, system.append_id(), p.token)
         if plan.rest is not None:
@@ -108,12 +107,12 @@ async def append_all(store: Store, runs: Sequence[Sequence[Append]], concurrency
 async def raw(where: Place, *, runs: int, steps: int, concurrency: int) -> Measurement:
     """Prebuilt appends through the engine's own appender, with its durability; counted in steps of those runs."""
     await where.prepare()
-    system = RealSystem()
+    system, topology = RealSystem(), trivial(steps).topology
     store = open_store(where.url)
     await store.open(owner=system.worker_id())
     try:
-        await append_all(store, [prebuilt(system, steps) for _ in range(8)], concurrency)
-        built = [prebuilt(system, steps) for _ in range(runs)]
+        await append_all(store, [prebuilt(system, topology) for _ in range(8)], concurrency)
+        built = [prebuilt(system, topology) for _ in range(runs)]
         cpu_s = time.process_time()
         wall_s = await append_all(store, built, concurrency)
         cpu_s = time.process_time() - cpu_s

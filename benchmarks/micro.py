@@ -24,7 +24,7 @@ def micro(*, steps: int) -> Iterator[Measurement]:
     """Each part over one clean run of `steps` steps; `us_per_op` is one call of it."""
     topology = trivial(steps).topology
     system = RealSystem()
-    facts = [fact for a in prebuilt(system, steps) for fact in decode_facts(a.run_id, a.first_seq, a.facts)]
+    facts = [fact for a in prebuilt(system, topology) for fact in decode_facts(a.run_id, a.first_seq, a.facts)]
     fold_us, reconcile_us = _fold_and_reconcile(facts, topology)
     plan_us, append_us = _plan_and_seal(topology, steps, system)
     for op, us in (("fold", fold_us), ("reconcile", reconcile_us), ("plan", plan_us), ("append", append_us)):

@@ -60,10 +60,12 @@ async def w1_beside_limits(folder: Path, *, concurrency: int, runs: int, commits
     try:
         async with app_of(pipeline, f"sqlite:///{folder}/perdure.db").engine() as engine:
             await measure_slice(engine, pipeline, max(8, runs // 4), concurrency)
-            await append_all(store, [prebuilt(system, STEPS) for _ in range(max(8, runs // 4))], concurrency)
+            await append_all(
+                store, [prebuilt(system, pipeline.topology) for _ in range(max(8, runs // 4))], concurrency
+            )
             bare.commits(64)
             for _ in range(slices):
-                built = [prebuilt(system, STEPS) for _ in range(runs)]
+                built = [prebuilt(system, pipeline.topology) for _ in range(runs)]
                 measured = await measure_slice(engine, pipeline, runs, concurrency)
                 rates.raw.append(runs * STEPS / await append_all(store, built, concurrency))
                 rates.bare.append(commits / sum(bare.commits(commits)))
