@@ -43,7 +43,7 @@ from perdure.core.operations import (
     RunOp,
     UnwindOp,
 )
-from perdure.core.projection import Projection, dump, restore
+from perdure.core.projection import Projection, Stored, dump, restore
 from perdure.core.retry import Retry
 from perdure.core.topology import StepSpec, Topology
 from tests.sweep import vocabulary as rules
@@ -233,7 +233,7 @@ class CoreJudge:
         again = Projection(RUN)
         for number, fact in enumerate(self.facts, start=1):
             self.core.fold(again, fact, number)
-        if dump(again) != dump(self.p):
+        if any(getattr(again, name) != getattr(self.p, name) for name in Stored.__struct_fields__):
             raise Disagreement(f"{self._told()}folding all facts again gives another projection")
 
     def _fold(self, facts: Iterable[Fact]) -> None:
