@@ -63,10 +63,8 @@ async def commit(
     Returns:
         The next operation, reserved; None where the run rests.
     """
-    lock = live._lock
-    if lock is not None and lock.locked():  # a memo or a re-read of this attempt is in flight
-        async with lock:
-            pass
+    if live.busy:
+        await live.calm()
     fresh = True
     while True:
         now_us = host.system.now_us()

@@ -198,6 +198,16 @@ class LiveRun:
             self._lock = asyncio.Lock()
         return self._lock
 
+    @property
+    def busy(self) -> bool:
+        """A memo or a re-read of this attempt is in flight."""
+        return self._lock is not None and self._lock.locked()
+
+    async def calm(self) -> None:
+        """Wait until nothing of this attempt is in flight."""
+        async with self.lock:
+            pass
+
     def attempt_is_open(self) -> bool:
         """The reserved attempt is still this engine's to end [J-7, R-17]."""
         current, op = self.p.current, self.op

@@ -49,7 +49,8 @@ class Watchdog:
             if self._alive.wait(self._limit_s) or self._stop.is_set():
                 continue
             task = asyncio.current_task(self._loop)
-            frame = sys._current_frames().get(self._loop_thread)  # the documented way to see another thread
+            frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage] # the one way to see another thread
+            frame = frames.get(self._loop_thread)
             stack = "".join(traceback.format_stack(frame)[-4:]) if frame is not None else ""
             self._report(task, stack)
             while not self._alive.wait(self._limit_s) and not self._stop.is_set():

@@ -158,10 +158,10 @@ class CoreDriver:
         op = plan.next
         phase = "forward" if isinstance(op, RunOp) else "unwind"
         expected = f"{'run' if entry.phase == 'forward' else 'unwind'} {entry.step}"
-        if op is None or op.step != entry.step or phase != entry.phase:
-            raise self._difference(entry, expected, _describe(op or plan.rest))
-        if entry.attempt is not None and op.attempt != entry.attempt:
-            raise self._difference(entry, f"attempt {entry.attempt}", f"attempt {op.attempt}")
+        number = f" #{entry.attempt}" if entry.attempt is not None else ""
+        right = op is not None and op.step == entry.step and phase == entry.phase
+        if op is None or not right or entry.attempt not in (None, op.attempt):
+            raise self._difference(entry, expected + number, _describe(op or plan.rest))
         if entry.result == "crash":
             self._restart()
             return

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, suppress
-from typing import Any, Literal, assert_never
+from typing import Any, Literal, assert_never, cast
 
 import msgspec
 
@@ -332,7 +332,8 @@ class EngineDriver:
             options["unwind"] = unwind
         if spec.in_doubt:
             options["unwind_in_doubt"] = unwind_in_doubt
-        defined: AnyStep[None, object] = define_step(spec.id, **options)(handler)
+        define = cast("Callable[[object], AnyStep[None, object]]", define_step(spec.id, **options))
+        defined = define(handler)
         return retired(defined) if spec.retired else defined
 
     async def _handle(self, phase: Literal["forward", "unwind"], step: str, inv: Invocation[None, object]) -> None:

@@ -69,7 +69,7 @@ def run_one(scenario: Scenario, on: On) -> None:
         case "core":
             CoreDriver(scenario).run()
         case "memory":
-            run_virtual(lambda: _on_memory(scenario))
+            run_virtual(lambda system: _on_memory(scenario, system))
         case "sqlite":
             with tempfile.TemporaryDirectory(prefix="perdure-scenario-") as folder:
                 asyncio.run(_on_sqlite(scenario, Path(folder) / "scenario.db"))
@@ -77,9 +77,9 @@ def run_one(scenario: Scenario, on: On) -> None:
             assert_never(unreachable)
 
 
-async def _on_memory(scenario: Scenario) -> None:
+async def _on_memory(scenario: Scenario, system: VirtualSystem) -> None:
     data = MemoryData()
-    await EngineDriver(scenario, lambda: MemoryStore(data), VirtualSystem()).run()
+    await EngineDriver(scenario, lambda: MemoryStore(data), system).run()
 
 
 async def _on_sqlite(scenario: Scenario, path: Path) -> None:
