@@ -77,10 +77,10 @@ class BrokenNotes(Exception):
 
 class BrokenDetail(Exception, FailureDetail):
     @property
-    def kind(self) -> Any:  # type: ignore[override]
+    def kind(self) -> Any:  # type: ignore[override]  # the point
         raise RuntimeError
 
-    reason = 3  # type: ignore[assignment]
+    reason = 3  # type: ignore[assignment]  # the point
 
 
 class Huge(Exception):
@@ -151,7 +151,7 @@ ODD: list[Callable[[], BaseException]] = [
     lambda: type("N" * 10_000, (Exception,), {})("x"),
     Fail,
     lambda: Fail("a\x00", reason="r\x00\ud800" * 1_000, kind="user"),
-    lambda: Fail(object(), reason=3, kind="customer"),  # type: ignore[arg-type]
+    lambda: Fail(object(), reason=3, kind="customer"),  # type: ignore[arg-type]  # the point
 ]
 
 

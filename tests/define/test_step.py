@@ -108,7 +108,7 @@ def test_the_longest_id_is_fine() -> None:
     assert step("ü" * 256)(plain).id == "ü" * 256
 
 
-a_lambda: Callable[[Any], Any] = lambda inv: True  # noqa: E731
+a_lambda: Callable[[Any], Any] = lambda inv: True  # noqa: E731  # the point
 
 
 async def async_condition(inv: Inv) -> bool:

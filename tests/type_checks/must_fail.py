@@ -4,7 +4,7 @@
 at least that checker must. A statement without a mark must have no error.
 """
 
-# ruff: noqa: B018
+# ruff: noqa: B018  # mistakes without consequences
 
 from __future__ import annotations
 

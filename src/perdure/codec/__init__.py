@@ -1,1 +1,1 @@
-
+"""Payloads to JSON text and back, exactly or not at all [P-1]."""

@@ -11,7 +11,7 @@ import math
 import uuid
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from msgspec import inspect
 
@@ -83,7 +83,7 @@ def check_time(value: object) -> None:
         raise Misfit("the fold of a time would be lost; use a datetime")
 
 
-def check_plain(value: Any) -> None:
+def check_plain(value: object) -> None:
     """Where nothing is declared only what JSON itself can tell apart is exact."""
     kind = kind_of(value)
     if kind is str or kind is int or kind is bool or value is None:
@@ -91,13 +91,13 @@ def check_plain(value: Any) -> None:
     if kind is float:
         check_float(value)
     elif kind is list:
-        for index, item in enumerate(value):
+        for index, item in enumerate(cast("list[object]", value)):
             try:
                 check_plain(item)
             except Misfit as misfit:
                 raise misfit.within(f"[{index}]") from None
     elif kind is dict:
-        for key, item in value.items():
+        for key, item in cast("dict[object, object]", value).items():
             if type(key) is not str:
                 raise Misfit(f"a key of type {type(key).__name__} would come back as str; declare the dict's type")
             try:
@@ -142,14 +142,15 @@ def literal(values: tuple[object, ...]) -> Shape:
 
 
 def fixed_tuple(items: tuple[Shape, ...]) -> Shape:
-    def check(value: Any) -> bool:
+    def check(value: object) -> bool:
         found = kind_of(value)
         if found is not tuple:
             raise expected("tuple", value)
-        if len(value) != len(items):
-            raise Misfit(f"expected a tuple of {len(items)}, got {len(value)}")
+        given = cast("tuple[object, ...]", value)
+        if len(given) != len(items):
+            raise Misfit(f"expected a tuple of {len(items)}, got {len(given)}")
         special = False
-        for index, (item, shape) in enumerate(zip(value, items, strict=True)):
+        for index, (item, shape) in enumerate(zip(given, items, strict=True)):
             if type(item) not in shape.exact:
                 try:
                     special |= bool(shape.check(item))

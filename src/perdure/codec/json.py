@@ -129,6 +129,9 @@ class Codec(Generic[T]):
             raise PayloadError("$", "does not come back as the same value: its class changes it on the way in")
 
 
+AnyCodec: TypeAlias = Codec[Any]
+"""A codec whose type was found at run time."""
+
 _DATETIME = (datetime.datetime,)
 
 
@@ -138,10 +141,10 @@ def codec_for(type: TypeForm[T]) -> Codec[T]:
     Raises:
         DefinitionError: values of this type cannot be payloads; names the part that cannot.
     """
-    return cast("Codec[T]", codec_of(type))
+    return codec_of(type)
 
 
-def codec_of(type: object) -> Codec[Any]:
+def codec_of(type: object) -> AnyCodec:
     """As `codec_for`, of a type that was found at run time, in an annotation."""
     found: Any = type
     try:

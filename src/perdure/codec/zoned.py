@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -79,7 +79,7 @@ def zoned_text(value: datetime.datetime) -> str:
     return plain + name + ("[_fold=1]" if value.fold else "")
 
 
-def zoned_tree(value: object, *, order: Any = None) -> object:
+def zoned_tree(value: object, *, order: Literal["sorted"] | None = None) -> object:
     """`value` as plain JSON values, with every datetime in its exact form."""
     return _with_texts(msgspec.to_builtins(value, builtin_types=(datetime.datetime,), str_keys=True, order=order))
 
@@ -95,16 +95,20 @@ def _with_texts(tree: Any) -> Any:
     return tree
 
 
-def revive(info: inspect.Type, raw: Any) -> Any:
+def revive(info: inspect.Type, raw: object) -> object:
     """The plain JSON values `raw` with the texts of zoned datetimes replaced by datetimes, wherever `info` has one.
 
     Raises:
         Misfit: a time zone is not known on this machine.
     """
+    return _revive(info, raw)
+
+
+def _revive(info: inspect.Type, raw: Any) -> object:
     kind = kind_of(raw)
     match info:
         case inspect.Metadata():
-            return revive(info.type, raw)
+            return _revive(info.type, raw)
         case inspect.DateTimeType():
             return _datetime(raw) if isinstance(raw, str) else raw
         case inspect.UnionType():
@@ -129,7 +133,7 @@ def revive(info: inspect.Type, raw: Any) -> Any:
 
 def _inside(part: str, info: inspect.Type, raw: object) -> object:
     try:
-        return revive(info, raw)
+        return _revive(info, raw)
     except Misfit as misfit:
         raise misfit.within(part) from None
 
@@ -151,7 +155,7 @@ def _revive_union(info: inspect.UnionType, raw: Any) -> Any:
                 tag = raw[0]
             if tag != member.tag:
                 continue
-        revived = revive(member, raw)
+        revived = _revive(member, raw)
         if revived is not raw:
             return revived
     return raw

@@ -2,11 +2,9 @@
 
 One overload per source of type information: the handler alone, a condition, or an unwind handler or substitute that
 fixes the state's type. Each returned decorator has two overloads, coroutine first: a union of both in one signature
-lets mypy infer `Never`.
+lets mypy infer `Never`. The second also matches a coroutine, so both checkers are told that the overlap is meant
+(mypy in pyproject.toml).
 """
-
-# The second overload also matches a coroutine, which is why it comes second.
-# mypy: disable-error-code="overload-overlap"
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from perdure.core.retry import Retry
 from perdure.define.functions import AnyFunction, check_handler, check_pure
 from perdure.define.invocation import Invocation, UnwindInvocation
 from perdure.define.names import check_id
-from perdure.define.step import AnyStep, AsyncStep, Need, OnCancel, Optional, SyncStep
+from perdure.define.step import AnyStep, AsyncStep, ErasedStep, Need, OnCancel, Optional, SyncStep
 from perdure.errors import DefinitionError
 
 In = TypeVar("In")
@@ -37,7 +35,7 @@ class _Options:
     def __init__(self, checked: dict[str, Any]) -> None:
         self._checked = checked
 
-    def make(self, handler: AnyFunction) -> AnyStep[Any, Any]:
+    def make(self, handler: AnyFunction) -> ErasedStep:
         where = f"step {self._checked['id']!r}"
         if isinstance(handler, AnyStep):
             raise DefinitionError(f"{where}: the handler is a step already")
@@ -55,7 +53,7 @@ class Plain(_Options):
     def __call__(self, handler: Callable[[Invocation[In, D]], Coroutine[Any, Any, S]], /) -> AsyncStep[In, D, S]: ...
     @overload
     def __call__(self, handler: Callable[[Invocation[In, D]], S], /) -> SyncStep[In, D, S]: ...
-    def __call__(self, handler: Callable[..., object], /) -> AnyStep[Any, Any]:
+    def __call__(self, handler: Callable[..., object], /) -> ErasedStep:
         return self.make(handler)
 
 
@@ -65,12 +63,12 @@ class When(_Options, Generic[In, D]):
     __slots__ = ()
 
     @overload
-    def __call__(  # pyright: ignore[reportOverlappingOverload]  # as mypy, above
+    def __call__(  # pyright: ignore[reportOverlappingOverload]  # meant, see above
         self: When[In, D], handler: Callable[[Invocation[In, D]], Coroutine[Any, Any, S]], /
     ) -> AsyncStep[In, D, S]: ...
     @overload
     def __call__(self: When[In, D], handler: Callable[[Invocation[In, D]], S], /) -> SyncStep[In, D, S]: ...
-    def __call__(self, handler: Callable[..., object], /) -> AnyStep[Any, Any]:
+    def __call__(self, handler: Callable[..., object], /) -> ErasedStep:
         return self.make(handler)
 
 
@@ -85,7 +83,7 @@ class Stateful(_Options, Generic[In, D, S]):
     ) -> AsyncStep[In, D, S]: ...
     @overload
     def __call__(self: Stateful[In, D, S], handler: Callable[[Invocation[In, D]], S], /) -> SyncStep[In, D, S]: ...
-    def __call__(self, handler: Callable[..., object], /) -> AnyStep[Any, Any]:
+    def __call__(self, handler: Callable[..., object], /) -> ErasedStep:
         return self.make(handler)
 
 
@@ -143,7 +141,7 @@ def step(
     retry: Retry | None = None,
     needs: Sequence[Need] = (),
     on_cancel: OnCancel = "cancel",
-) -> Plain | When[Any, Any] | Stateful[Any, Any, Any]:
+) -> _Options:
     """Makes a step of the function below it.
 
     The handler is `async def`, or `def` to run in a thread. It takes an `Invocation` and returns the step's state,
@@ -176,7 +174,7 @@ def step(
         check_pure(f"{where}: if_skipped", if_skipped, named=True)
     if when is not None:
         check_pure(f"{where}: when", when, named=True)
-    if retry is not None and not isinstance(retry, Retry):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if retry is not None and not isinstance(retry, Retry):  # pyright: ignore[reportUnnecessaryIsInstance]  # see step.py
         raise DefinitionError(f"{where}: retry must be a Retry, not {retry!r}")
     if on_cancel not in ("cancel", "settle"):
         raise DefinitionError(f"{where}: on_cancel must be 'cancel' or 'settle', not {on_cancel!r}")
@@ -189,8 +187,8 @@ def step(
         "on_cancel": on_cancel,
     }
     if unwind is not None or if_skipped is not None:
-        return Stateful(checked)
-    return Plain(checked) if when is None else When(checked)
+        return Stateful[object, object, object](checked)
+    return Plain(checked) if when is None else When[object, object](checked)
 
 
 def check_duration(where: str, name: str, value: object) -> float | None:

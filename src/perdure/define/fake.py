@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from typing import Any, Never, TypeVar
 
 from perdure.codec.json import Encoded
 from perdure.core.facts import Failure, Phase
+from perdure.define.functions import AnyFunction
 from perdure.define.invocation import Invocation, PipelineView, UnwindInvocation
-from perdure.define.step import AnyStep, Given
+from perdure.define.step import ErasedStep, Given
 from perdure.errors import DefinitionError
 
 In_co = TypeVar("In_co", covariant=True)
@@ -23,7 +24,7 @@ class FakeRun:
         pipeline: PipelineView,
         input: object,
         deps: object,
-        states: Iterable[Given[Any, Any]],
+        states: Iterable[Given[Never, Never]],
         *,
         run_id: str = "fake",
         failure: Failure | None = None,
@@ -63,7 +64,7 @@ class FakeInvocation(Invocation[In_co, D_co]):
 
     __slots__ = ()
 
-    def of_step_called(self, step: AnyStep[Any, Any], /) -> Callable[..., Any]:
+    def of_step_called(self, step: ErasedStep, /) -> AnyFunction:
         own = self._source.pipeline.steps.get(step.id)
         if own is None or own.origin is not step.origin:
             raise DefinitionError(f"{step!r} is not in pipeline {self.pipeline_id!r}")

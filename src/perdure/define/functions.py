@@ -100,12 +100,12 @@ def return_type(where: str, function: AnyFunction) -> object:
     return found
 
 
-def name_of(function: Any) -> str:
+def name_of(function: object) -> str:
     """A function as an author knows it."""
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None)
-    is_partial = isinstance(function, functools.partial)
-    if name is None and is_partial:
-        name = f"partial of {name_of(function.func)}"
+    inner: object = getattr(function, "func", None)
+    if name is None and inner is not None:
+        name = f"partial of {name_of(inner)}"
     return str(name if name is not None else type(function).__qualname__).replace("<locals>.", "")
 
 

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, overload
 
-from perdure.codec.json import Codec, Encoded, codec_of
+from perdure.codec.json import AnyCodec, Encoded, codec_of
 from perdure.core.facts import Failure, Phase, RunFailed
 from perdure.define.functions import AnyFunction, name_of, return_type
 from perdure.define.names import name_problem
@@ -21,7 +21,7 @@ from perdure.define.signals import (
     UnreadablePayload,
     UnusableMemo,
 )
-from perdure.define.step import AnyStep, Optional, Step
+from perdure.define.step import ErasedStep, Optional, Step
 from perdure.errors import DefinitionError, PayloadError
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ class PipelineView(Protocol):
     @property
     def id(self) -> str: ...
     @property
-    def input_codec(self) -> Codec[Any]: ...
+    def input_codec(self) -> AnyCodec: ...
     @property
-    def steps(self) -> Mapping[str, AnyStep[Any, Any]]: ...
+    def steps(self) -> Mapping[str, ErasedStep]: ...
 
 
 class RunView(Protocol):
@@ -96,7 +96,7 @@ class Invocation(Generic[In_co, D_co]):
 
     phase: Phase = "forward"
 
-    def __init__(self, source: RunView, step: AnyStep[Any, Any] | None, attempt: int) -> None:
+    def __init__(self, source: RunView, step: ErasedStep | None, attempt: int) -> None:
         self._source = source
         self._step = step
         self.attempt = attempt
@@ -119,14 +119,17 @@ class Invocation(Generic[In_co, D_co]):
 
     @property
     def run_id(self) -> str:
+        """The run's id; time-ordered and opaque."""
         return self._source.run_id
 
     @property
     def pipeline_id(self) -> str:
+        """The id of the run's pipeline."""
         return self._source.pipeline.id
 
     @property
     def tenant(self) -> str:
+        """Whose run it is; `default` where nobody said."""
         return self._source.tenant
 
     @property
@@ -177,7 +180,7 @@ class Invocation(Generic[In_co, D_co]):
     ) -> Coroutine[Any, Any, T]: ...
     @overload
     def memo(self, name: str, function: Callable[[], T], /, *, type: TypeForm[T] = ...) -> Coroutine[Any, Any, T]: ...
-    def memo(self, name: str, function: AnyFunction, /, *, type: Any = _UNREAD) -> Coroutine[Any, Any, object]:
+    def memo(self, name: str, function: AnyFunction, /, *, type: object = _UNREAD) -> Coroutine[Any, Any, object]:
         """The value recorded under `name` in this operation; the first time that of `function`, then durable [M-15].
 
         `await` it, in an `async def` handler. Later attempts get the recorded value, and so does the step's unwind
@@ -198,7 +201,7 @@ class Invocation(Generic[In_co, D_co]):
             ) from None
         return self._memo(name, function, codec)
 
-    async def _memo(self, name: str, function: AnyFunction, codec: Codec[Any]) -> object:
+    async def _memo(self, name: str, function: AnyFunction, codec: AnyCodec) -> object:
         if self._locks is None:
             self._locks = {}
         async with self._locks.setdefault(name, asyncio.Lock()):
@@ -214,7 +217,7 @@ class Invocation(Generic[In_co, D_co]):
                 await self._source.memo(self.step_id, self.phase, name, recorded)
             return self._decode(codec, recorded, f"memo {name!r}")
 
-    def of_step_called(self, step: AnyStep[Any, Any], /) -> Callable[..., Any]:
+    def of_step_called(self, step: ErasedStep, /) -> AnyFunction:
         """What a call of a step does; only a fake invocation lets it run."""
         raise self._broken(StepCalled(self._reader(), step.id))
 
@@ -259,7 +262,7 @@ class Invocation(Generic[In_co, D_co]):
                 )
             )
 
-    def _memo_codec(self, name: object, function: AnyFunction, type: object) -> Codec[Any]:
+    def _memo_codec(self, name: object, function: AnyFunction, type: object) -> AnyCodec:
         problem = name_problem(name)
         if problem is not None:
             raise self._broken(UnusableMemo(f"a memo of {self._reader()} {problem}: {ascii(name)[:80]}"))
@@ -268,7 +271,7 @@ class Invocation(Generic[In_co, D_co]):
         except DefinitionError as error:
             raise self._broken(UnusableMemo(f"memo {name!r} of {self._reader()}: {error}")) from error
 
-    def _decode(self, codec: Codec[Any], encoded: Encoded, what: str) -> Any:
+    def _decode(self, codec: AnyCodec, encoded: Encoded, what: str) -> Any:
         try:
             return codec.decode(encoded)
         except PayloadError as error:
@@ -292,6 +295,7 @@ class UnwindInvocation(Invocation[In_co, D_co]):
 
     @property
     def idempotency_key(self) -> str:
+        """The same for all attempts to unwind this step, and not the key of its forward operation [M-3]."""
         return unwind_key(self._source.run_id, self.step_id)
 
     @property
@@ -326,18 +330,20 @@ class PureInvocation(Invocation[In_co, D_co]):
 
     __slots__ = ()
 
-    def __init__(self, source: RunView, step: AnyStep[Any, Any] | None) -> None:
+    def __init__(self, source: RunView, step: ErasedStep | None) -> None:
         super().__init__(source, step, 0)
 
     @property
     def deps(self) -> D_co:
+        """Not for pure functions; reading it makes the run invalid."""
         raise self._broken(ImpureFunction(self._reader(), "deps"))
 
     @property
     def idempotency_key(self) -> str:
+        """Not for pure functions; reading it makes the run invalid."""
         raise self._broken(ImpureFunction(self._reader(), "idempotency_key"))
 
-    def _memo_codec(self, name: object, function: AnyFunction, type: object) -> Codec[Any]:
+    def _memo_codec(self, name: object, function: AnyFunction, type: object) -> AnyCodec:
         raise self._broken(ImpureFunction(self._reader(), "memo"))
 
 
@@ -352,33 +358,39 @@ class FailedInvocation(PureInvocation[In_co, D_co]):
 
     @property
     def failure(self) -> Failure:
+        """Why the run failed."""
         return self._end.failure
 
     @property
     def unwind_failures(self) -> tuple[Failure, ...]:
+        """The permanent failures of unwind handlers, in order."""
         return self._end.unwind_failures
 
     @property
     def in_doubt(self) -> tuple[str, ...]:
+        """Steps whose effect is not known from their handler, sorted [U-9]."""
         return self._end.in_doubt
 
     @property
     def half_unwound(self) -> tuple[str, ...]:
+        """Steps whose unwind was started and never resolved, sorted."""
         return self._end.half_unwound
 
     @property
     def uncompensated(self) -> tuple[str, ...]:
+        """Steps that had their effect, can unwind, and were not unwound, sorted."""
         return self._end.uncompensated
 
     @property
     def unavailable(self) -> tuple[str, ...]:
+        """Steps that had their effect and can no longer unwind, sorted."""
         return self._end.unavailable
 
 
-_codecs_by_code: dict[object, Codec[Any]] = {}
+_codecs_by_code: dict[object, AnyCodec] = {}
 
 
-def _codec_of_function(function: AnyFunction) -> Codec[Any]:
+def _codec_of_function(function: AnyFunction) -> AnyCodec:
     """The codec of a memo function; nested functions are made anew each time, so their code is what is looked up."""
     inner = function.func if isinstance(function, functools.partial) else function
     code = getattr(inner, "__code__", inner)

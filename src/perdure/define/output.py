@@ -6,20 +6,20 @@ import inspect
 import typing
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.codec.json import Codec, codec_of
+from perdure.codec.json import AnyCodec, codec_of
 from perdure.define.functions import AnyFunction, check_pure, name_of, return_type
 from perdure.errors import DefinitionError
 
 if TYPE_CHECKING:
     from perdure.define.invocation import Invocation
-    from perdure.define.step import AnyStep
+    from perdure.define.step import ErasedStep
 
 
 def nothing(inv: Invocation[object, object]) -> None:
     """The output function of a pipeline without output; its success carries None [M-13]."""
 
 
-def output_codec(where: str, function: AnyFunction, input_codec: Codec[Any]) -> Codec[Any]:
+def output_codec(where: str, function: AnyFunction, input_codec: AnyCodec) -> AnyCodec:
     """The codec of what an output function returns.
 
     Its return annotation says so. A function without one, such as a lambda, is called once with a probe, and is
@@ -38,7 +38,7 @@ def output_codec(where: str, function: AnyFunction, input_codec: Codec[Any]) -> 
         raise DefinitionError(f"{where}: its {error}") from error
 
 
-def _probed(where: str, function: AnyFunction, input_codec: Codec[Any]) -> Codec[Any]:
+def _probed(where: str, function: AnyFunction, input_codec: AnyCodec) -> AnyCodec:
     probe = _Probe(input_codec)
     try:
         found = function(cast(Any, probe))
@@ -59,7 +59,7 @@ class _Token:
 
     __slots__ = ("codec",)
 
-    def __init__(self, codec: Codec[Any]) -> None:
+    def __init__(self, codec: AnyCodec) -> None:
         self.codec = codec
 
 
@@ -68,13 +68,13 @@ class _Probe:
 
     __slots__ = ("input",)
 
-    def __init__(self, input_codec: Codec[Any]) -> None:
+    def __init__(self, input_codec: AnyCodec) -> None:
         self.input = _Token(input_codec)
 
-    def __getitem__(self, step: AnyStep[Any, Any]) -> _Token:
+    def __getitem__(self, step: ErasedStep) -> _Token:
         return _Token(step.codec)
 
-    def get(self, step: AnyStep[Any, Any], default: object = None) -> object:
+    def get(self, step: ErasedStep, default: object = None) -> object:
         if default is not None:
             return self
         return _Token(codec_of(typing.Union[step.codec.type, None]))  # noqa: UP007  # a type form may lack `|`

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast, overload
 
-from perdure.codec.json import Codec, codec_of
+from perdure.codec.json import AnyCodec, Codec, codec_of
 from perdure.core.durations import Duration
 from perdure.core.facts import Failure, SlotMode
 from perdure.core.retry import Retry
@@ -19,7 +19,7 @@ from perdure.define.functions import AnyFunction, check_pure, name_of
 from perdure.define.invocation import FailedInvocation, Invocation, UnwindInvocation
 from perdure.define.names import check_id
 from perdure.define.output import output_codec
-from perdure.define.step import AnyStep, Given, Optional
+from perdure.define.step import AnyStep, ErasedStep, Given, Optional
 from perdure.errors import DefinitionError
 
 if TYPE_CHECKING:
@@ -91,9 +91,9 @@ class Pipeline(Generic[In, D_contra, Out_co]):
         self.steps = MappingProxyType({step.id: step for step in ordered})
         self.topology = Topology(step.spec for step in ordered)
         self.output: Callable[[Invocation[In, D_contra]], Out_co] = output
-        self.output_codec: Codec[Any] = output_codec(f"{where}: output", output, self.input_codec)
+        self.output_codec: AnyCodec = output_codec(f"{where}: output", output, self.input_codec)
         self.failure_output: Callable[[FailedInvocation[In, D_contra]], object] | None = failure_output
-        self.failure_output_codec: Codec[Any] = (
+        self.failure_output_codec: AnyCodec = (
             output_codec(f"{where}: failure_output", failure_output, self.input_codec)
             if failure_output is not None
             else codec_of(None)
@@ -105,7 +105,7 @@ class Pipeline(Generic[In, D_contra, Out_co]):
             raise DefinitionError(f"{where}: slot must be 'live', 'once' or 'none', not {slot!r}")
         self.slot: SlotMode = slot
         self.deadline_s = check_duration(where, "deadline", deadline)
-        if retry is not None and not isinstance(retry, Retry):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if retry is not None and not isinstance(retry, Retry):  # pyright: ignore[reportUnnecessaryIsInstance]  # see step.py
             raise DefinitionError(f"{where}: retry must be a Retry, not {retry!r}")
         self.retry = retry
         self.timeout_s = check_duration(where, "timeout", timeout)
@@ -116,7 +116,7 @@ class Pipeline(Generic[In, D_contra, Out_co]):
     def bind(
         self, deps: Callable[[], AbstractAsyncContextManager[D_contra] | AbstractContextManager[D_contra]], /
     ) -> Bound: ...
-    def bind(self: Pipeline[Any, Any, Any], deps: AnyFunction | None = None, /) -> Bound:
+    def bind(self: AnyPipeline, deps: AnyFunction | None = None, /) -> Bound:
         """This pipeline with what opens its dependencies; hand it to `App`.
 
         Args:
@@ -199,10 +199,10 @@ class Bound:
             return
         manager = self._deps()
         if isinstance(manager, AbstractAsyncContextManager):
-            async with manager as opened:  # pyright: ignore[reportUnknownVariableType]
+            async with manager as opened:  # pyright: ignore[reportUnknownVariableType]  # the author's
                 yield opened
         elif isinstance(manager, AbstractContextManager):
-            with manager as opened:  # pyright: ignore[reportUnknownVariableType]
+            with manager as opened:  # pyright: ignore[reportUnknownVariableType]  # the author's
                 yield opened
         else:
             raise DefinitionError(
@@ -211,22 +211,22 @@ class Bound:
             )
 
 
-def _input_codec(where: str, input: object) -> Codec[Any]:
+def _input_codec(where: str, input: object) -> AnyCodec:
     try:
         return codec_of(input)
     except DefinitionError as error:
         raise DefinitionError(f"{where}: its input of {error}") from error
 
 
-def _check_steps(where: str, steps: object) -> tuple[AnyStep[Any, Any], ...]:
+def _check_steps(where: str, steps: object) -> tuple[ErasedStep, ...]:
     """The steps, each with a state that can be stored, and needs that can be met [M-14]."""
     if isinstance(steps, AnyStep) or not isinstance(steps, Sequence) or isinstance(steps, str):
         raise DefinitionError(f"{where}: steps must be a tuple of steps, not {steps!r}; a tuple of one ends in a comma")
-    earlier: dict[str, AnyStep[Any, Any]] = {}
+    earlier: dict[str, ErasedStep] = {}
     entries = cast("Sequence[object]", steps)
     ids = [getattr(entry, "id", None) for entry in entries]
     for entry in entries:
-        step = cast("AnyStep[Any, Any]", entry)
+        step = cast("ErasedStep", entry)
         if not isinstance(entry, AnyStep):
             raise DefinitionError(f"{where}: steps must hold steps, not {_what(entry)}")
         if step.id in earlier:
@@ -239,9 +239,7 @@ def _check_steps(where: str, steps: object) -> tuple[AnyStep[Any, Any], ...]:
     return tuple(earlier.values())
 
 
-def _check_needs(
-    where: str, step: AnyStep[Any, Any], earlier: dict[str, AnyStep[Any, Any]], ids: Sequence[object]
-) -> None:
+def _check_needs(where: str, step: ErasedStep, earlier: dict[str, ErasedStep], ids: Sequence[object]) -> None:
     for need in step.needs.values():
         found = earlier.get(need.id)
         prefix = f"{where}: step {step.id!r} needs step {need.id!r}, which"

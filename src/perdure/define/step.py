@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeAlias, TypeVar, cast
 
-from perdure.codec.json import Codec, Encoded, codec_of
+from perdure.codec.json import AnyCodec, Encoded, codec_of
 from perdure.core.retry import Retry
 from perdure.core.topology import StepSpec
 from perdure.define.functions import AnyFunction, name_of, return_type
@@ -25,7 +25,7 @@ D = TypeVar("D")
 S = TypeVar("S")
 In_contra = TypeVar("In_contra", contravariant=True)
 D_contra = TypeVar("D_contra", contravariant=True)
-StepT = TypeVar("StepT", bound="AnyStep[Any, Any]")
+StepT = TypeVar("StepT", bound="AnyStep[Never, Never]")
 
 OnCancel: TypeAlias = Literal["cancel", "settle"]
 
@@ -49,7 +49,7 @@ class Optional(Need):
 
     __slots__ = ("step",)
 
-    def __init__(self, step: AnyStep[Any, Any]) -> None:
+    def __init__(self, step: ErasedStep) -> None:
         self.step = step
         self.id = step.id
         self.origin = step.origin
@@ -126,10 +126,10 @@ class AnyStep(Need, Generic[In_contra, D_contra]):
         self.retired = False
         self.doc = inspect.getdoc(handler) or ""
         self.spec = _spec(self)
-        self._codec: Codec[Any] | None = None
+        self._codec: AnyCodec | None = None
 
     @property
-    def codec(self) -> Codec[Any]:
+    def codec(self) -> AnyCodec:
         """The codec of the state, from the handler's return annotation.
 
         Raises:
@@ -139,7 +139,7 @@ class AnyStep(Need, Generic[In_contra, D_contra]):
             self._codec = self._find_codec()
         return self._codec
 
-    def _find_codec(self) -> Codec[Any]:
+    def _find_codec(self) -> AnyCodec:
         where = f"step {self.id!r}"
         found = return_type(where, self.handler)
         if found is inspect.Signature.empty:
@@ -154,6 +154,10 @@ class AnyStep(Need, Generic[In_contra, D_contra]):
 
     def __repr__(self) -> str:
         return f"<{'retired ' if self.retired else ''}step {self.id!r}>"
+
+
+ErasedStep: TypeAlias = AnyStep[Never, Never]
+"""A step whose types nobody asks for; every step is one."""
 
 
 class Step(AnyStep[In_contra, D_contra], Generic[In_contra, D_contra, S]):
@@ -176,8 +180,7 @@ class AsyncStep(Step[In_contra, D_contra, S]):
     __slots__ = ()
 
     def __call__(self, inv: Invocation[In_contra, D_contra], /) -> Coroutine[Any, Any, S]:
-        call: Callable[..., Coroutine[Any, Any, S]] = inv.of_step_called(self)
-        return call()
+        return cast("Coroutine[Any, Any, S]", inv.of_step_called(self)())
 
 
 class SyncStep(Step[In_contra, D_contra, S]):
@@ -186,8 +189,7 @@ class SyncStep(Step[In_contra, D_contra, S]):
     __slots__ = ()
 
     def __call__(self, inv: Invocation[In_contra, D_contra], /) -> S:
-        call: Callable[..., S] = inv.of_step_called(self)
-        return call()
+        return cast(S, inv.of_step_called(self)())
 
 
 class Given(Generic[In_contra, D_contra]):
@@ -200,13 +202,13 @@ class Given(Generic[In_contra, D_contra]):
         self.encoded = encoded
 
 
-def optional(step: AnyStep[Any, Any]) -> Need:
+def optional(step: ErasedStep) -> Need:
     """A need that may be absent, because the step is conditional or newer than the run [M-14].
 
     Raises:
         DefinitionError: not a step.
     """
-    if not isinstance(step, AnyStep):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(step, AnyStep):  # pyright: ignore[reportUnnecessaryIsInstance]  # not everybody has a type checker
         raise DefinitionError(f"optional(...) takes a step, not {step!r}")
     return Optional(step)
 
@@ -216,7 +218,7 @@ def retired(step: StepT) -> StepT:
 
     Put it where the step stood in `steps=`. `perdure check` says when it can be removed.
     """
-    if not isinstance(step, AnyStep):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(step, AnyStep):  # pyright: ignore[reportUnnecessaryIsInstance]  # not everybody has a type checker
         raise DefinitionError(f"retired(...) takes a step, not {step!r}")
     other = copy.copy(step)
     other.retired = True
@@ -224,7 +226,7 @@ def retired(step: StepT) -> StepT:
     return other
 
 
-def _spec(step: AnyStep[Any, Any]) -> StepSpec:
+def _spec(step: ErasedStep) -> StepSpec:
     return StepSpec(
         id=step.id,
         unwind=step.unwind is not None,
