@@ -21,7 +21,7 @@ from perdure.runtime.appending import seal
 from perdure.runtime.loading import project
 
 if TYPE_CHECKING:
-    from perdure.codec.json import Codec
+    from perdure.define.payload import Codec
     from perdure.define.pipeline import AnyPipeline
     from perdure.runtime.host import Host
     from perdure.runtime.line import Line
