@@ -27,6 +27,12 @@ from perdure.runtime.watchdog import Watchdog
 
 logger = logging.getLogger("perdure")
 
+PATROL_S = 60.0
+"""How often attempts that run for very long are looked for."""
+
+STUCK_US = 600_000_000
+"""An attempt that runs longer than this, ten minutes, is reported once [R-15]."""
+
 GRACE_S = 5.0
 """How long interrupted handlers may take to clean up before the engine stops without them."""
 
@@ -65,6 +71,7 @@ class Engine(Client):
         self._watchdog = Watchdog(loop, options.block_limit_s, self._on_blocked)
         self._fatal: asyncio.Future[StoreUnavailable] = loop.create_future()
         self._errands: set[asyncio.Task[None]] = set()
+        self._patrol: asyncio.TimerHandle | None = None
         self._stopped = False
         store.on_trouble(self._on_trouble)
 
@@ -98,6 +105,7 @@ class Engine(Client):
             logger.info("%d runs of a former owner are due", taken)
         self._watchdog.start()
         self._claimer.start()
+        self._patrol = self._loop.call_later(PATROL_S, self._report_stuck)
 
     async def drain(self, timeout_s: float | None = None) -> None:
         """Start nothing more, let running attempts end within the drain time, then interrupt them [R-6].
@@ -121,7 +129,7 @@ class Engine(Client):
             return
         self._stopped = True
         await self.drain()
-        self._watchdog.stop()
+        self._end_watch()
         self._host.threads.close()
         self._host.waiters.wake_all()
         await self._store.close()
@@ -138,7 +146,7 @@ class Engine(Client):
             if live.task is not None:
                 live.task.cancel()
         self._host.live.clear()
-        self._watchdog.stop()
+        self._end_watch()
         self._host.threads.close()
         self._store.abort()
 
@@ -230,6 +238,25 @@ class Engine(Client):
                 self._fatal.set_result(StoreUnavailable(trouble.problem))
         else:
             logger.warning("the store does not commit, trying again in %.1f s: %s", trouble.retry_in_s, trouble.problem)
+
+    def _end_watch(self) -> None:
+        self._watchdog.stop()
+        if self._patrol is not None:
+            self._patrol.cancel()
+
+    def _report_stuck(self) -> None:
+        """Name attempts that have been running for very long, once each [R-15]."""
+        now_us = self._system.now_us()
+        for live in list(self._host.live.values()):
+            op = live.op
+            if op is None or not live.in_handler or live.stuck or now_us - live.started_us < STUCK_US:
+                continue
+            live.stuck = True
+            minutes = (now_us - live.started_us) // 60_000_000
+            logger.warning("step %r of run %s has been running for %d minutes", op.step, live.p.run_id, minutes)
+            if self._host.observers:
+                self._host.emit("stuck", live.p, step=op.step, attempt=op.attempt, detail=f"{minutes} minutes")
+        self._patrol = self._loop.call_later(PATROL_S, self._report_stuck)
 
     def _on_blocked(self, task: asyncio.Task[Any] | None, stack: str) -> None:
         """Name the handler that blocks the loop; called in the watchdog's thread."""

@@ -36,6 +36,7 @@ async def attempt(host: Host, live: LiveRun, op: RunOp | UnwindOp) -> Ended:
         inv = UnwindInvocation(live, definition, op.attempt)
     live.interrupt = None
     live.started_us = host.system.now_us()
+    live.stuck = False
     timeout_s = live.line.timeouts_s.get(op.step)
     timer = None if timeout_s is None else host.loop.call_later(timeout_s, live.stop_handler, "timeout")
     value: object = None

@@ -46,6 +46,7 @@ class LiveRun:
         interrupt: why the handler was cancelled, None if it was not.
         noticed: somebody appended from outside; read it before starting a handler.
         snapshot_version: version of the newest snapshot.
+        started_us: when the attempt that runs was started; stuck: that it runs for very long was reported.
     """
 
     __slots__ = (
@@ -59,6 +60,7 @@ class LiveRun:
         "p",
         "snapshot_version",
         "started_us",
+        "stuck",
         "submitted",
         "task",
     )
@@ -75,6 +77,7 @@ class LiveRun:
         self.noticed = False
         self.snapshot_version = 0
         self.started_us = 0
+        self.stuck = False
         self._lock: asyncio.Lock | None = None
 
     # --- what handlers see (define.invocation.RunView)
