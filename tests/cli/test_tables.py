@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.cli.tables import Cell, Table, plain, safe, width
+from perdure.cli.tables import Cell, Table, fitting, plain, safe, width
 
 
 def test_columns_are_aligned_and_lines_end_without_blanks() -> None:
@@ -46,3 +46,16 @@ def test_what_could_steer_a_terminal_is_written_out(text: str, shown: str) -> No
     table = Table([])
     table.add(text)
     assert plain(table) == [shown]
+
+
+def test_a_narrow_terminal_goes_without_empty_and_spare_columns() -> None:
+    table = Table(["run", "step", "reason", "age"], wraps="reason", spare=("age", "step"))
+    table.add("r" * 21, "reserve/v1", "", "120 s")
+    assert fitting(table, 60).columns == ["run", "step", "reason", "age"]
+    assert fitting(table, 45).columns == ["run", "step", "reason"]
+    assert fitting(table, 30).columns == ["run", "reason"]
+    assert fitting(table, 3).columns == ["run", "reason"]
+    table.rows[0] = ["r" * 21, "", "", "120 s"]
+    narrow = fitting(table, 60)
+    assert narrow.columns == ["run", "reason", "age"]
+    assert narrow.rows == [["r" * 21, "", "120 s"]]

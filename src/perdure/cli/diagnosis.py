@@ -177,7 +177,9 @@ def check_runs(counts: Mapping[str, int], overdue: int, *, alive: bool) -> list[
         alive: an engine is running.
     """
     total = sum(counts.values())
-    checks = [Check("runs", "ok", ", ".join(f"{n} {status}" for status, n in counts.items() if n) or "none yet")]
+    checks = [
+        Check("runs", "ok", ", ".join(f"{n} {status}" for status, n in sorted(counts.items()) if n) or "none yet")
+    ]
     if total == 0:
         return checks
     advice = {

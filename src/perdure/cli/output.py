@@ -12,7 +12,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from perdure.cli.tables import Cell, Line, Table, plain, safe, text_of
+from perdure.cli.tables import Cell, Line, Table, fitting, plain, safe, text_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,7 +71,7 @@ class Output:
     def table(self, table: Table) -> None:
         """A table for people."""
         if self.terminal:
-            self.console.print(rich_table(table), soft_wrap=False)
+            self.console.print(rich_table(table, self.console.width), soft_wrap=False)
             return
         for line in plain(table):
             sys.stdout.write(line + "\n")
@@ -119,14 +119,21 @@ def _rich_line(parts: Sequence[str | Cell]) -> Text:
     return Text.assemble(*(rich_text(part) for part in parts))
 
 
-def rich_table(table: Table) -> RichTable:
-    """A table for the terminal."""
+def rich_table(table: Table, columns: int) -> RichTable:
+    """A table for a terminal of that width."""
     from rich import box
     from rich.table import Table as RichTable
 
-    shown = RichTable(box=box.SIMPLE_HEAD if table.columns else None, show_header=bool(table.columns), pad_edge=False)
+    if table.columns:
+        table = fitting(table, columns)
+    look = box.SIMPLE_HEAD if table.columns else None
+    shown = RichTable(
+        box=look, show_header=bool(table.columns), show_edge=False, pad_edge=False, padding=(0, 1 if look else 2, 0, 0)
+    )
+    wraps = table.wraps or (table.columns[-1] if table.columns else None)
     for name in table.columns or _headless(table.rows):
-        shown.add_column(name, justify="right" if name in table.right else "left", overflow="fold")
+        whole = bool(table.columns) and name != wraps
+        shown.add_column(name, justify="right" if name in table.right else "left", overflow="fold", no_wrap=whole)
     for row in table.rows:
         shown.add_row(*(rich_text(cell) for cell in row))
     return shown

@@ -137,7 +137,7 @@ class LiveView:
                 with suppress(StoreUnavailable):
                     self.monitor.read(await engine.counts())
                 next_count_s = loop.time() + max(COUNT_EVERY_S, 50 * (loop.time() - began_s))
-            self._live.update(rich_table(self.monitor.table(now_us())), refresh=True)
+            self._live.update(rich_table(self.monitor.table(now_us()), self._out.console.width), refresh=True)
             await asyncio.sleep(REDRAW_S)
 
     def close(self) -> None:

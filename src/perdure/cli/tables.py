@@ -24,13 +24,19 @@ class Table:
     """Columns and rows; what is in the cells is never interpreted as markup.
 
     Attributes:
-        columns: headings; an empty list makes a table without a head.
+        columns: headings, each once; an empty list makes a table without a head.
         right: headings of columns that are aligned to the right.
+        wraps: heading of the column that takes several lines where the terminal is narrow; default: the last.
+        spare: headings of columns that a narrow terminal goes without, first to go first.
+        least: width that the wrapping column should keep.
     """
 
     columns: Sequence[str]
     rows: list[Line] = field(default_factory=list[Line])
     right: frozenset[str] = frozenset()
+    wraps: str | None = None
+    spare: tuple[str, ...] = ()
+    least: int = 20
 
     def add(self, *cells: str | Cell) -> None:
         """Append a row."""
@@ -81,3 +87,32 @@ def plain(table: Table) -> list[str]:
 def _padded(text: str, columns: int, right: bool) -> str:
     space = " " * (columns - width(text))
     return space + text if right else text + space
+
+
+def fitting(table: Table, columns: int, *, gap: int = 2) -> Table:
+    """The table without what a terminal of that width has no room for: empty columns, then spare ones.
+
+    Args:
+        table: a table with a head.
+        columns: width of the terminal.
+        gap: between two columns.
+    """
+    widths = {
+        name: max([width(name), *(width(text_of(row[i])) for row in table.rows if i < len(row))])
+        for i, name in enumerate(table.columns)
+    }
+    wraps = table.wraps or table.columns[-1]
+    widths[wraps] = min(widths[wraps], table.least)
+    empty = {
+        name
+        for i, name in enumerate(table.columns)
+        if name in table.spare and not any(i < len(row) and text_of(row[i]) for row in table.rows)
+    }
+    kept = [name for name in table.columns if name not in empty]
+    for name in table.spare:
+        if sum(widths[n] for n in kept) + gap * (len(kept) - 1) <= columns:
+            break
+        kept = [n for n in kept if n != name]
+    places = [table.columns.index(name) for name in kept]
+    rows: list[Line] = [[row[i] for i in places if i < len(row)] for row in table.rows]
+    return Table(kept, rows, table.right, table.wraps, table.spare, table.least)

@@ -10,7 +10,7 @@ import msgspec
 
 from perdure.cli.looks import status_cell
 from perdure.cli.tables import Cell, Table
-from perdure.cli.times import ago, iso_local, iso_utc, when
+from perdure.cli.times import ago, iso_local, iso_local_exact, iso_utc, when
 from perdure.core.facts import Failure, OutcomeCommitted, RunFailed, RunSubmitted, RunSucceeded
 
 if TYPE_CHECKING:
@@ -53,7 +53,11 @@ def status_words(info: RunInfo, now_us: int) -> str:
 def runs_table(infos: Sequence[RunInfo], now_us: int) -> Table:
     """Runs, one a row."""
     table = Table(
-        ["run", "pipeline", "resource", "status", "step", "reason", "submitted", "age"], right=frozenset({"age"})
+        ["run", "pipeline", "resource", "status", "step", "reason", "submitted", "age"],
+        right=frozenset({"age"}),
+        wraps="reason",
+        spare=("submitted", "reason", "step", "pipeline", "resource"),
+        least=10,
     )
     for info in infos:
         style = status_cell(info.status)
@@ -106,8 +110,13 @@ def failure_words(failure: Failure) -> str:
     """A failure in a line: where, what kind, and what it said."""
     where = failure.step + (" (unwind)" if failure.phase == "unwind" else "")
     attempt = f", attempt {failure.attempt}" if failure.attempt else ""
+    return f"{where}{attempt}: {failure_message(failure)}"
+
+
+def failure_message(failure: Failure) -> str:
+    """What a failure said, and how it is classed."""
     error = f"{failure.error}: " if failure.error else ""
-    return f"{where}{attempt}: {error}{failure.message} [{failure.kind}, {failure.reason}]"
+    return f"{error}{failure.message} [{failure.kind}, {failure.reason}]"
 
 
 class RunStory:
@@ -212,13 +221,15 @@ _PAYLOADS = frozenset({"input", "state", "output", "value"})
 
 def facts_table(facts: Sequence[RecordedFact], now_us: int) -> Table:
     """Facts, one a row, with what is special about each in words."""
-    table = Table(["seq", "time", "age", "fact", "step", "details"], right=frozenset({"seq", "age"}))
+    table = Table(
+        ["seq", "time", "age", "fact", "step", "details"], right=frozenset({"seq", "age"}), spare=("time", "age")
+    )
     for recorded in facts:
         fields = _fields(recorded)
         step = str(fields.get("step", ""))
         table.add(
             str(recorded.seq),
-            iso_local(recorded.at_us),
+            iso_local_exact(recorded.at_us),
             Cell(ago(recorded.at_us, now_us), "dim"),
             Cell(str(fields["fact"]), fact_style(str(fields["fact"]))),
             step if fields.get("phase", "forward") == "forward" else f"{step} (unwind)",
@@ -247,7 +258,8 @@ def fact_details(fields: Mapping[str, object], now_us: int) -> str:
         if name.endswith("_us") and isinstance(value, int):
             parts.append(f"{name.removesuffix('_us')}={when(value, now_us)}")
         elif name == "failure" and isinstance(value, dict):
-            parts.append(failure_words(msgspec.convert(value, Failure)))
+            failure = msgspec.convert(value, Failure)
+            parts.append(failure_message(failure) if "step" in fields else failure_words(failure))
         elif isinstance(value, str) and name not in _PAYLOADS:
             parts.append(f"{name}={value}")
         else:

@@ -166,5 +166,5 @@ async def _watch(client: Client, where: Where, after: str | None, limit: int, ou
         while True:
             page = await fetch(client, where, after, limit)
             counts = Text.assemble(*(rich_text(part) for part in counts_line(page.counts, STATUSES)))
-            live.update(Group(rich_table(runs_table(page.runs, now_us())), counts), refresh=True)
+            live.update(Group(rich_table(runs_table(page.runs, now_us()), out.console.width), counts), refresh=True)
             await asyncio.sleep(WATCH_EVERY_S)
