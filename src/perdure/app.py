@@ -118,6 +118,15 @@ class App:
             await engine.start(deps)
             yield engine
 
+    @asynccontextmanager
+    async def lifespan(self, _web_app: object) -> AsyncGenerator[dict[str, Engine]]:
+        """An engine for as long as an ASGI application lives: `Starlette(lifespan=app.lifespan)`.
+
+        Requests find it in `request.state.engine`.
+        """
+        async with self.engine() as engine:
+            yield {"engine": engine}
+
     def _engine(
         self,
         store: Store,
