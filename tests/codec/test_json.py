@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import io
 import json
 import re
+import struct
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -17,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.codec.json import Codec, codec_for, codec_of, too_large
+from perdure.codec.json import Codec, codec_for, codec_of
 from perdure.errors import DefinitionError, PayloadError
 from tests.codec.samples import ROWS, UNSUPPORTED, Checked, Color, Dog, Extra, Loose, Money, Order, Point
 
@@ -284,6 +286,8 @@ def test_an_error_inside_the_type_of_a_memoised_class_is_not_forgotten() -> None
         codec.encode(Loose([{1}]))
 
 
-def test_the_size_error_names_step_size_and_limit() -> None:  # P-4
-    error = too_large("load/v1", 3_000_000, 2_000_000)
-    assert "'load/v1' has 3,000,000 bytes, over the limit of 2,000,000 bytes" in str(error)
+def test_a_zone_that_cannot_be_found_again_is_refused() -> None:  # P-2
+    file = b"TZif" + bytes(16) + struct.pack(">6l", 0, 0, 0, 0, 1, 4) + bytes(6) + b"UTC\x00"
+    nameless = ZoneInfo.from_file(io.BytesIO(file))
+    with pytest.raises(PayloadError, match="cannot be found again"):
+        codec_for(datetime.datetime).encode(datetime.datetime(2024, 1, 1, tzinfo=nameless))

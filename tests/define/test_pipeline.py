@@ -1,4 +1,4 @@
-"""What a pipeline keeps, and what it refuses when it is built [M-14, D-4]."""
+"""What a pipeline keeps, and what it refuses when it is built [M-14]."""
 
 from __future__ import annotations
 
@@ -43,6 +43,17 @@ def test_a_pipeline_keeps_what_it_was_given() -> None:
     assert payout.topology.steps[1].conditional
     assert payout.output_codec.type is Transfer
     assert payout.input_codec.type is PayoutInput
+
+
+def test_the_topology_is_the_ids_and_flags_and_no_code() -> None:  # D-4
+    async def other_code(inv: Inv) -> str:
+        return "other"
+
+    digest = build((reserve, approve)).topology.digest
+    assert build((reserve, decorated("approve/v1", when=is_large, timeout=3)(other_code))).topology.digest == digest
+    assert build((reserve, decorated("approve/v1")(other_code))).topology.digest != digest
+    assert build((retired(reserve), approve)).topology.digest != digest
+    assert build((approve, reserve)).topology.digest != digest
 
 
 def test_steps_of_a_pipeline_cannot_be_changed() -> None:

@@ -96,6 +96,12 @@ def test_correct_uses_have_no_error(checker: str) -> None:
     assert findings(checker)[MUST_PASS.name] == []
 
 
+async def test_correct_uses_run() -> None:
+    from tests.type_checks import must_pass
+
+    await must_pass.run_alone()
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_every_planted_mistake_is_seen(checker: str) -> None:

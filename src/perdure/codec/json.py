@@ -221,14 +221,3 @@ def _children(value: Any) -> Iterable[tuple[str, object]]:
     elif hasattr(kind, "__dataclass_fields__") or hasattr(kind, "__struct_fields__"):
         for name in getattr(kind, "__struct_fields__", None) or value.__dataclass_fields__:
             yield field_path(name), getattr(value, name)
-
-
-def too_large(step: str, size: int, limit: int) -> PayloadError:
-    """A payload is over the hard limit [P-4].
-
-    Args:
-        step: where it came from: a step id, or for instance `input`.
-        size: its encoded size, bytes.
-        limit: the greatest size allowed, bytes.
-    """
-    return PayloadError("$", f"the payload of {step!r} has {size:,} bytes, over the limit of {limit:,} bytes")

@@ -16,9 +16,10 @@ from zoneinfo import ZoneInfo
 import msgspec
 from msgspec import inspect
 
+_ZONE = re.compile(r"[A-Za-z0-9_+\-/]+")
 _FORM = re.compile(
     r"(?P<local>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?)(?P<offset>Z|[+-]\d\d:\d\d)?"
-    r"(?:\[(?P<zone>[A-Za-z0-9_+\-/]+)\])?(?P<fold>\[_fold=1\])?"
+    rf"(?:\[(?P<zone>{_ZONE.pattern})\])?(?P<fold>\[_fold=1\])?"
 )
 
 kind_of: Callable[[object], type[object]] = type
@@ -58,8 +59,8 @@ def needs_zoned_form(value: object) -> bool:
     if zone is None or zone is datetime.UTC:
         return bool(value.fold)
     if type(zone) is ZoneInfo:
-        if not zone.key:
-            raise Misfit("a ZoneInfo without a key cannot be found again")
+        if _ZONE.fullmatch(zone.key or "") is None:
+            raise Misfit("a ZoneInfo without the key of a zone cannot be found again")
         return True
     if type(zone) is not datetime.timezone:
         raise Misfit(f"a time zone of type {type(zone).__name__} would be lost; use zoneinfo.ZoneInfo")
