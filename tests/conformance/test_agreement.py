@@ -10,9 +10,17 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 import msgspec
-from hypothesis import HealthCheck, settings
+import pytest
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from perdure.core.facts import RunCancelRequested
 from perdure.ports.store import (
@@ -301,7 +309,20 @@ def _struck(value: object) -> object:
     return value
 
 
-TestAgreement = Agreement.TestCase
-TestAgreement.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+SETTINGS = settings(
+    stateful_step_count=40,
+    deadline=None,
+    database=None,
+    phases=(Phase.generate,),  # a history is short enough to read; shrinking it would take minutes of real files
+    suppress_health_check=(HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large),
 )
+
+
+def test_agreement() -> None:
+    run_state_machine_as_test(Agreement, settings=settings(SETTINGS, max_examples=50, derandomize=True))
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(600)
+def test_agreement_at_length() -> None:
+    run_state_machine_as_test(Agreement, settings=settings(SETTINGS, max_examples=1500))

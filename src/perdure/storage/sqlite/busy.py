@@ -16,8 +16,8 @@ from perdure.errors import StoreUnavailable
 
 T = TypeVar("T")
 
-PATIENCE_S = 15.0
-"""How long opening or reading waits for a lock before it says so."""
+PATIENCE_S = 5.0
+"""How long a lock that another program holds is ordinary, before it is trouble."""
 
 ErrorKind: TypeAlias = Literal["busy", "passing", "fatal", "data"]
 
@@ -56,7 +56,7 @@ def error_kind(error: BaseException) -> ErrorKind:
     return "passing" if isinstance(error, (MemoryError, OSError)) else "data"
 
 
-def patiently(attempt: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
+def patiently(attempt: Callable[[], T], patience_s: float) -> T:
     """Repeat `attempt` while the database is locked.
 
     Raises:
@@ -71,7 +71,7 @@ def patiently(attempt: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
                 raise
             if time.monotonic() > give_up:
                 raise StoreUnavailable(
-                    f"the database stayed locked by another program for {patience_s:.0f} s; "
+                    f"the database stayed locked by another program for {patience_s:g} s; "
                     "end that program's transaction and try again"
                 ) from error
         time.sleep(pause_s())

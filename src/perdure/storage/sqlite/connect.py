@@ -7,11 +7,11 @@ import sqlite3
 from pathlib import Path
 
 from perdure.errors import StoreUnavailable, StoreUnusable
-from perdure.storage.sqlite.busy import error_kind, patiently
+from perdure.storage.sqlite.busy import error_kind
 from perdure.storage.sqlite.schema import prepare
 
 
-def open_writer(path: Path) -> sqlite3.Connection:
+def open_writer(path: Path, patience_s: float) -> sqlite3.Connection:
     """Open the file for writing, creating it and its tables where missing.
 
     Raises:
@@ -21,7 +21,7 @@ def open_writer(path: Path) -> sqlite3.Connection:
     con = _connect(path)
     try:
         try:
-            prepare(con, str(path))
+            prepare(con, str(path), patience_s)
             con.execute("SELECT 1 FROM run LIMIT 1").fetchone()  # the log exists from here on
         except sqlite3.Error as error:
             raise explained(error, path) from error
@@ -45,7 +45,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
 
 def _connect(path: Path) -> sqlite3.Connection:
     try:
-        return patiently(lambda: sqlite3.connect(path, timeout=0, isolation_level=None, cached_statements=64))
+        return sqlite3.connect(path, timeout=0, isolation_level=None, cached_statements=64)
     except sqlite3.Error as error:
         raise explained(error, path) from error
 

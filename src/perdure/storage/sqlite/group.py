@@ -26,7 +26,16 @@ from perdure.ports.store import (
     SlotTaken,
     Snapshot,
 )
-from perdure.storage.sqlite.rows import INSERT_RUN, STATE_ASSIGNMENTS, new_run_values, number, one, state_values
+from perdure.storage.sqlite.rows import (
+    DIGEST,
+    INSERT_RUN,
+    STATE_ASSIGNMENTS,
+    new_run_values,
+    number,
+    one,
+    read_digest,
+    state_values,
+)
 
 
 class SetIndex(msgspec.Struct, frozen=True, gc=False):
@@ -135,7 +144,7 @@ def _write_state(cursor: sqlite3.Cursor, locator: int, state: IndexState, at_us:
 def _append_new(cursor: sqlite3.Cursor, append: Append, new: NewRun) -> AppendResult:
     if append.index is None:
         raise ValueError(f"run {append.run_id}: a new run needs an index state")
-    cursor.execute(INSERT_RUN, new_run_values(new, append.index, append.at_us))
+    cursor.execute(INSERT_RUN, new_run_values(new, append.index, append.at_us, append.facts))
     if cursor.rowcount != 1:
         return _why_not_new(cursor.connection, append, new)
     locator = cursor.lastrowid or 0
@@ -151,6 +160,8 @@ def _append_new(cursor: sqlite3.Cursor, append: Append, new: NewRun) -> AppendRe
             append.facts.decode(),
         ),
     )
+    if append.index.status in TERMINAL:  # it had to win its slot nevertheless
+        cursor.execute("UPDATE run SET slot_held = slot_once WHERE n = ? AND slot_held", (locator,))
     return Committed(locator)
 
 
@@ -177,7 +188,7 @@ def _why_not_new(con: sqlite3.Connection, append: Append, new: NewRun) -> Append
         return Committed(known[0]) if known[1] == append.append_id else Conflict()
     holder = one(
         con,
-        "SELECT id, input_digest FROM run WHERE slot_key = ? AND pipeline = ? AND tenant = ? AND slot_held = 1",
+        f"SELECT id, {DIGEST} FROM run WHERE slot_key = ? AND pipeline = ? AND tenant = ? AND slot_held = 1",
         (new.slot_key, new.pipeline, new.tenant),
     )
-    return Conflict() if holder is None else SlotTaken(*holder)
+    return Conflict() if holder is None else SlotTaken(holder[0], read_digest(holder[1]))

@@ -123,7 +123,7 @@ def _condition(where: RunFilter) -> tuple[str, list[SqlValue]]:
     for clause, value in (
         ("pipeline = ?", where.pipeline),
         ("tenant = ?", where.tenant),
-        ("coalesce(resource, id) = ?", where.resource),
+        ("coalesce(resource, slot_key, id) = ?", where.resource),
         ("submitted_us >= ?", where.submitted_after_us),
         ("submitted_us < ?", where.submitted_before_us),
     ):
@@ -248,7 +248,7 @@ def restore_index(
         "slot_key = excluded.slot_key, slot_once = excluded.slot_once, slot_held = excluded.slot_held, "
         "input_digest = excluded.input_digest, submitted_us = excluded.submitted_us, "
         "deadline_us = excluded.deadline_us",
-        (n, *run_values(new, slot_held=held)),
+        (n, *run_values(new, slot_held=held, digest=new.input_digest)),
     )
     con.execute(f"UPDATE run SET {STATE_ASSIGNMENTS}, ended_us = ? WHERE n = ?", (*state_values(state), ended_us, n))
     con.execute("DELETE FROM stray WHERE run = ?", (n,))

@@ -27,8 +27,9 @@ Request = tuple["asyncio.Future[Any]", Callable[[sqlite3.Connection], Any]]
 class Reader:
     """The reader thread; each request sees one snapshot of the database."""
 
-    def __init__(self, path: Path, mail: Mailbox) -> None:
+    def __init__(self, path: Path, mail: Mailbox, patience_s: float) -> None:
         self._path = path
+        self._patience_s = patience_s
         self._mail = mail
         self._inbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._main, name="perdure-sqlite-reader", daemon=True)
@@ -86,7 +87,7 @@ class Reader:
 
     def _answer(self, future: asyncio.Future[Any], query: Callable[[sqlite3.Connection], Any]) -> Answer:
         try:
-            return future, patiently(lambda: self._snapshot(query)), None
+            return future, patiently(lambda: self._snapshot(query), self._patience_s), None
         except PerdureError as error:
             return future, None, error
         except sqlite3.Error as error:

@@ -12,8 +12,14 @@ SqlValue: TypeAlias = str | bytes | int | None
 Row: TypeAlias = tuple[Any, ...]
 """What a cursor yields; the columns are those of the statement beside it."""
 
+DIGEST = """
+    coalesce(input_digest, (SELECT CASE WHEN json_valid(facts) THEN json_extract(facts, '$[0].input_digest') END
+                            FROM journal WHERE run = n AND first_seq = 1))
+"""
+"""The input digest of a row of `run`: its column or, where that is NULL, the text of the first fact."""
+
 RUN_COLUMNS = (
-    "n, id, tenant, pipeline, resource, slot_key, slot_once, input_digest, submitted_us, deadline_us, "
+    f"n, id, tenant, pipeline, resource, slot_key, slot_once, {DIGEST}, submitted_us, deadline_us, "
     "status, due_us, worker, token, generation, build, reason, canceling, step, version, tail_hash, ended_us, attention"
 )
 JOURNAL_COLUMNS = "first_seq, count, at_us, append_id, hash, CAST(facts AS BLOB)"
@@ -51,27 +57,44 @@ INSERT_RUN = """
 """
 
 
-def new_run_values(new: NewRun, state: IndexState, at_us: int) -> tuple[SqlValue, ...]:
+SMALL_FACTS = 1024
+"""Bytes up to which reading the digest from the facts costs next to nothing."""
+
+
+def new_run_values(new: NewRun, state: IndexState, at_us: int, facts: bytes) -> tuple[SqlValue, ...]:
     """Values of `INSERT_RUN`."""
-    ended = state.status in TERMINAL
-    held = new.slot_key is not None and (new.slot_once or not ended)
-    return (*run_values(new, slot_held=held), at_us if ended else None, *state_values(state))
+    ended_us = at_us if state.status in TERMINAL else None
+    told = (
+        len(facts) <= SMALL_FACTS
+        and facts.startswith(b'[{"fact":"RunSubmitted",')
+        and b'"input_digest":"%b"' % new.input_digest.hex().encode() in facts
+    )
+    columns = run_values(new, slot_held=new.slot_key is not None, digest=None if told else new.input_digest)
+    return (*columns, ended_us, *state_values(state))
 
 
-def run_values(new: NewRun, *, slot_held: bool) -> tuple[SqlValue, ...]:
-    """Values of the columns that never change, in the order of the statements that write them."""
+def run_values(new: NewRun, *, slot_held: bool, digest: bytes | None) -> tuple[SqlValue, ...]:
+    """Values of the columns that never change, in the order of the statements that write them.
+
+    Args:
+        digest: None where the facts tell the input digest.
+    """
     return (
         new.run_id,
         new.tenant,
         new.pipeline,
-        None if new.resource == new.run_id else new.resource,
+        None if new.resource == _usual_resource(new.run_id, new.slot_key) else new.resource,
         new.slot_key,
         new.slot_once,
         slot_held,
-        new.input_digest,
+        digest,
         new.submitted_us,
         new.deadline_us,
     )
+
+
+def _usual_resource(run_id: str, slot_key: str | None) -> str:
+    return run_id if slot_key is None else slot_key
 
 
 def read_run(row: Row) -> RunRow:
@@ -86,10 +109,10 @@ def read_run(row: Row) -> RunRow:
             id_,
             tenant,
             pipeline,
-            id_ if resource is None else resource,
+            _usual_resource(id_, slot_key) if resource is None else resource,
             slot_key,
             bool(once),
-            digest,
+            read_digest(digest),
             submitted,
             deadline,
         ),
@@ -99,6 +122,16 @@ def read_run(row: Row) -> RunRow:
         ended,
         bool(attention),
     )
+
+
+def read_digest(value: bytes | str | None) -> bytes:
+    """A value of `DIGEST`; empty where the facts are damaged, which `verify` finds by their hash."""
+    if isinstance(value, bytes):
+        return value
+    try:
+        return bytes.fromhex(value or "")
+    except ValueError:
+        return b""
 
 
 def read_journal(rows: Iterable[Row]) -> tuple[JournalRow, ...]:

@@ -30,7 +30,8 @@ SCHEMA = (
     ) STRICT
     """,
     "CREATE UNIQUE INDEX journal_key ON journal (run, first_seq)",
-    # Index rows. resource NULL: the run's id. worker NULL: nobody.
+    # Index rows. resource NULL: the slot key or else the run's id.
+    # input_digest NULL: the first fact tells it. worker NULL: nobody.
     """
     CREATE TABLE run (
         n INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -41,7 +42,7 @@ SCHEMA = (
         slot_key TEXT,
         slot_once INTEGER NOT NULL,
         slot_held INTEGER NOT NULL,
-        input_digest BLOB NOT NULL,
+        input_digest BLOB,
         submitted_us INTEGER NOT NULL,
         deadline_us INTEGER NOT NULL,
         status TEXT NOT NULL,
@@ -98,7 +99,7 @@ SCHEMA = (
     """,
     """
     CREATE VIEW runs AS
-    SELECT id, pipeline, tenant, coalesce(resource, id) AS resource, status, reason, step,
+    SELECT id, pipeline, tenant, coalesce(resource, slot_key, id) AS resource, status, reason, step,
            strftime('%Y-%m-%dT%H:%M:%fZ', submitted_us / 1e6, 'unixepoch') AS submitted,
            strftime('%Y-%m-%dT%H:%M:%fZ', due_us / 1e6, 'unixepoch') AS due,
            strftime('%Y-%m-%dT%H:%M:%fZ', ended_us / 1e6, 'unixepoch') AS ended,
@@ -108,22 +109,27 @@ SCHEMA = (
 )
 
 
-def prepare(con: sqlite3.Connection, path: str) -> None:
+def prepare(con: sqlite3.Connection, path: str, patience_s: float) -> None:
     """Make a fresh connection ours: refuse what is not, create what is missing, set what does not last.
 
     Safe for any number of processes at once on an empty or missing file: one creates the schema, the others find it.
 
+    Args:
+        patience_s: how long to wait for the lock of another program.
+
     Raises:
+        StoreUnavailable: it stayed locked.
         StoreUnusable: not a database, truncated, of another program, or newer than this release.
     """
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise StoreUnusable(f"SQLite {sqlite3.sqlite_version} is too old; 3.37 or newer is needed")
-    if _is_new(con, path):
-        patiently(lambda: con.execute("PRAGMA auto_vacuum = INCREMENTAL"))  # in a file with tables it would be a write
-        patiently(lambda: con.execute("PRAGMA journal_mode = WAL"))
-        patiently(lambda: _create(con))
-        _is_new(con, path)  # whoever created it: ours, and of this release?
-    mode = patiently(lambda: con.execute("PRAGMA journal_mode = WAL").fetchone()[0])
+    if _is_new(patiently(lambda: _signature(con), patience_s), path):
+        # In a file that has tables already this would be a write.
+        patiently(lambda: con.execute("PRAGMA auto_vacuum = INCREMENTAL"), patience_s)
+        patiently(lambda: con.execute("PRAGMA journal_mode = WAL"), patience_s)
+        patiently(lambda: _create(con), patience_s)
+        _is_new(_signature(con), path)  # whoever created it: ours, and of this release?
+    mode = patiently(lambda: con.execute("PRAGMA journal_mode = WAL").fetchone()[0], patience_s)
     if mode != "wal":
         raise StoreUnusable(f"{path} cannot use a write-ahead log (journal mode {mode}) on this file system")
     con.execute("PRAGMA synchronous = FULL")
@@ -131,9 +137,9 @@ def prepare(con: sqlite3.Connection, path: str) -> None:
     con.execute("PRAGMA checkpoint_fullfsync = ON")
 
 
-def _is_new(con: sqlite3.Connection, path: str) -> bool:
+def _is_new(signature: tuple[int, int, int], path: str) -> bool:
     """Is the file empty? Otherwise make sure that it is ours."""
-    application, version, objects = patiently(lambda: _signature(con))
+    application, version, objects = signature
     if application == 0 and version == 0 and objects == 0:
         return True
     if application != APPLICATION_ID:

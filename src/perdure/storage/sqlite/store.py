@@ -25,6 +25,7 @@ from perdure.ports.store import (
     Trouble,
 )
 from perdure.storage.sqlite import queries
+from perdure.storage.sqlite.busy import PATIENCE_S
 from perdure.storage.sqlite.group import PutSnapshot, SetIndex
 from perdure.storage.sqlite.mail import Mailbox
 from perdure.storage.sqlite.owner import Ownership, holder_of
@@ -47,12 +48,22 @@ class SqliteStore:
     Args:
         path: the file; relative to the working directory at the time of `open`.
         network: trust the locks and syncs of a network file system.
+        patience_s: how long a lock that another program holds is ordinary: afterwards `open` and reads give up with
+            `StoreUnavailable`, and appends tell `on_trouble` and go on trying.
         mountinfo: for tests: what `/proc/self/mountinfo` says.
     """
 
-    def __init__(self, path: str | Path, *, network: bool = False, mountinfo: str | None = None) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        network: bool = False,
+        patience_s: float = PATIENCE_S,
+        mountinfo: str | None = None,
+    ) -> None:
         self.path = Path(path)
         self._network = network
+        self._patience_s = patience_s
         self._mountinfo = mountinfo
         self._loop: asyncio.AbstractEventLoop | None = None
         self._refusal: PerdureError | None = StoreUnavailable(f"the store {path} is not open")
@@ -74,7 +85,7 @@ class SqliteStore:
         ownership = None if owner is None else Ownership.take(path, owner)
         loop = asyncio.get_running_loop()
         mail = Mailbox(loop)
-        writer = Writer(path, mail, self._tell_trouble, self._tell_change)
+        writer = Writer(path, mail, self._tell_trouble, self._tell_change, self._patience_s)
         try:
             await writer.start()
         except BaseException:
@@ -84,7 +95,7 @@ class SqliteStore:
             raise
         self.path = path
         self._loop, self._mail, self._writer, self._ownership = loop, mail, writer, ownership
-        self._reader = Reader(path, mail)
+        self._reader = Reader(path, mail, self._patience_s)
         self._reader.start()
         self._closed = None
         self._refusal = None

@@ -35,8 +35,6 @@ POLL_S = 0.04
 """How often other processes' commits are looked for, while anybody listens."""
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 5.0
-LOCK_PATIENCE_S = 5.0
-"""How long a lock of somebody else is ordinary, before it is trouble."""
 
 
 class Work(msgspec.Struct, gc=False):
@@ -57,10 +55,16 @@ class Writer:
     """The writer thread. Methods are for the loop; those below `_main` run in the thread."""
 
     def __init__(
-        self, path: Path, mail: Mailbox, on_trouble: Callable[[Trouble], None], on_change: Callable[[], None]
+        self,
+        path: Path,
+        mail: Mailbox,
+        on_trouble: Callable[[Trouble], None],
+        on_change: Callable[[], None],
+        patience_s: float,
     ) -> None:
         self.fatal: StoreUnusable | None = None
         self._path = path
+        self._patience_s = patience_s
         self._mail = mail
         self._on_trouble = on_trouble
         self._on_change = on_change
@@ -119,7 +123,7 @@ class Writer:
 
     def _main(self) -> None:
         try:
-            self._con = open_writer(self._path)
+            self._con = open_writer(self._path, self._patience_s)
             self._identity = Identity(self._path)
             self._seen_version = self._data_version()
         except BaseException as error:
@@ -188,7 +192,11 @@ class Writer:
 
     def _work(self, future: asyncio.Future[Any] | None, work: Work) -> None:
         def attempt() -> object:
-            return self._transaction(work.run) if work.transaction else patiently(lambda: work.run(self._live()))
+            return (
+                self._transaction(work.run)
+                if work.transaction
+                else patiently(lambda: work.run(self._live()), self._patience_s)
+            )
 
         try:
             result = self._insist(attempt)
@@ -222,7 +230,7 @@ class Writer:
         return result
 
     def _begin(self, con: sqlite3.Connection) -> None:
-        give_up = time.monotonic() + LOCK_PATIENCE_S
+        give_up = time.monotonic() + self._patience_s
         while True:
             try:
                 con.execute("BEGIN IMMEDIATE")

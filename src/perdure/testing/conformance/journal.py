@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 
 from perdure.core.facts import RunCancelRequested
-from perdure.ports.store import Committed, Conflict, Fenced, Gone, IndexState, Snapshot
+from perdure.ports.store import Committed, Conflict, Fenced, Gone, IndexState, SlotTaken, Snapshot
 from perdure.testing.conformance.lab import (
     ENDED,
     READY,
@@ -19,7 +19,6 @@ from perdure.testing.conformance.lab import (
     ended,
     expect,
     expect_journal,
-    expect_type,
     loaded,
     owned,
     part,
@@ -243,4 +242,7 @@ async def ended_in_the_first_append(lab: Lab) -> None:
     await put(store, draft, draft.submit(ENDED))
     run = await expect_journal(store, draft)
     expect((run.row.state, run.row.ended_us), (ENDED, T0), "state and end")
-    expect_type(await store.append(Draft("run-2", slot="invoice-7").submit()), Committed, "the next run of the slot")
+    live = Draft("run-2", slot="invoice-7")
+    await put(store, live, live.submit())
+    refused = await store.append(Draft("run-3", slot="invoice-7").submit(ENDED))
+    expect(refused, SlotTaken("run-2", live.new.input_digest), "an ended run in a slot that is taken")
