@@ -367,7 +367,7 @@ class Client:
         """Where a run stands, now and after every change that is noticed, to the end."""
         last: RunInfo | None = None
         while True:
-            waiter = self._waiters.register(run_id)
+            waiter = self._waiters.register(run_id, every_step=True)
             try:
                 info = await self.info(run_id)
                 if info != last:

@@ -107,8 +107,7 @@ async def apply(host: Host, live: LiveRun, plan: Plan, now_us: int) -> RunOp | U
             _snapshot(host, live)
         if host.observers:
             emit_facts(host, p, plan)
-        if p.run_id in host.waiters:
-            host.waiters.wake(p.run_id)
+        host.waiters.stepped(p.run_id)
         return plan.next
     if plan.facts:
         append = seal(p, plan.facts, now_us, host.system.append_id(), p.token)
