@@ -43,6 +43,8 @@ def _sqlite(url: str) -> Store:
     from perdure.storage.sqlite import SqliteStore
 
     parts = urlsplit(url)
+    if not url.startswith("sqlite://"):
+        raise InvalidArgument(f"{url!r} names no file: sqlite:///relative/path.db or sqlite:////absolute/path.db")
     if parts.netloc:
         raise InvalidArgument(
             f"{url!r} has two slashes where three are needed: sqlite:///{parts.netloc}{parts.path} is a relative path, "

@@ -104,7 +104,7 @@ class SqliteStore:
             writer.watch()
 
     def _check(self) -> Path:
-        path = Path(os.path.abspath(self.path))
+        path = Path(os.path.realpath(self.path))  # a symbolic link is no second store
         check_place(path, allow_network=self._network, mountinfo=self._mountinfo)
         return path
 

@@ -1,0 +1,73 @@
+"""`open_store`: which URL is which store, and a message for every other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perdure.errors import InvalidArgument
+from perdure.ports.store import RunFilter
+from perdure.storage import open_store
+from perdure.storage.sqlite import SqliteStore
+from perdure.testing.conformance.lab import submitted
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("sqlite:///payouts.db", "payouts.db"),
+        ("sqlite:///data/payouts.db", "data/payouts.db"),
+        ("sqlite:////var/lib/payouts.db", "/var/lib/payouts.db"),
+        ("sqlite:///with%20blank.db", "with blank.db"),
+        ("sqlite:////mnt/share/payouts.db?network=allow", "/mnt/share/payouts.db"),
+    ],
+)
+def test_sqlite_paths(url: str, path: str) -> None:
+    store = open_store(url)
+    assert isinstance(store, SqliteStore)
+    assert store.path == Path(path)
+
+
+@pytest.mark.parametrize(
+    ("url", "word"),
+    [
+        ("", "supported"),
+        ("payouts.db", "supported"),
+        ("postgres://localhost/x", "supported"),
+        ("sqlite:payouts.db", "names no file"),
+        ("sqlite://payouts.db", "three"),
+        ("sqlite:///", "names no file"),
+        ("sqlite:///folder/", "names no file"),
+        ("sqlite:///a%00b", "names no file"),
+        ("sqlite:///:memory:", "memory://"),
+        ("sqlite:///x.db?network=yes", "network=allow"),
+        ("sqlite:///x.db?sync=off", "network=allow"),
+        ("memory://name/path", "memory://NAME"),
+        ("memory:///path", "memory://NAME"),
+    ],
+)
+def test_what_is_not_a_store(url: str, word: str) -> None:
+    with pytest.raises(InvalidArgument, match=word):
+        open_store(url)
+
+
+async def test_named_memory_is_shared_and_unnamed_is_not() -> None:
+    first, second = open_store("memory://test-urls"), open_store("memory://test-urls")
+    alone = open_store("memory://")
+    for store in (first, second, alone):
+        await store.open(owner=None)
+    await submitted(first, "run-1")
+    assert len(await second.list_runs(RunFilter())) == 1
+    assert len(await alone.list_runs(RunFilter())) == 0
+    for store in (first, second, alone):
+        await store.close()
+
+
+async def test_relative_path_is_taken_when_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store("sqlite:///here.db")
+    monkeypatch.chdir(tmp_path)
+    await store.open(owner="w1")
+    await submitted(store, "run-1")
+    await store.close()
+    assert (tmp_path / "here.db").exists()
