@@ -3,7 +3,8 @@
 `python -m benchmarks.peer_dbos PATH RUNS STEPS CONCURRENCY` prints one measurement as JSON. Needs `make bench-env`.
 """
 
-# mypy: disable-error-code="untyped-decorator"  # as long as DBOS is not installed
+# DBOS has no types as long as it is not installed.
+# mypy: disable-error-code="untyped-decorator"
 
 from __future__ import annotations
 
