@@ -26,10 +26,11 @@ from perdure.errors import (
     StoreUnusable,
 )
 from perdure.ports.observer import Event, Observer
-from perdure.runtime.client import Client, Run
+from perdure.runtime.client import Client
 from perdure.runtime.context import RunFilter
 from perdure.runtime.engine import Engine
 from perdure.runtime.info import RunInfo
+from perdure.runtime.run import Run
 
 __all__ = [
     "App",

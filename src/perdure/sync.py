@@ -23,8 +23,9 @@ from perdure.app import connect as connect_async
 from perdure.core.durations import Duration
 from perdure.define.pipeline import Pipeline
 from perdure.define.result import Result
-from perdure.runtime.client import Client, Run
+from perdure.runtime.client import Client
 from perdure.runtime.info import RunInfo
+from perdure.runtime.run import Run
 
 T = TypeVar("T")
 In = TypeVar("In")

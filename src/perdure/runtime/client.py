@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Generic, TypeAlias, TypeVar, assert_never, cast
-
-import msgspec
+from typing import Any, TypeAlias, TypeVar, assert_never
 
 from perdure.core import admission
 from perdure.core.durations import Duration
 from perdure.core.explain import Explanation, explain
-from perdure.core.facts import Fact, RunCancelRequested, RunHeld, RunReleased, RunSubmitted
+from perdure.core.facts import RunCancelRequested, RunHeld, RunReleased, RunSubmitted
 from perdure.core.journal import decode_facts
 from perdure.core.projection import Projection
 from perdure.core.reducer import fold
@@ -23,8 +21,6 @@ from perdure.errors import (
     CorruptJournal,
     InvalidArgument,
     InvalidRun,
-    KeyTaken,
-    NotAllowed,
     NotFound,
     PayloadError,
     ScheduleConflict,
@@ -32,7 +28,6 @@ from perdure.errors import (
 from perdure.ports.clock import System
 from perdure.ports.store import (
     Committed,
-    Conflict,
     Deployment,
     LoadedRun,
     RunFilter,
@@ -41,89 +36,22 @@ from perdure.ports.store import (
     Store,
 )
 from perdure.runtime.appending import seal
-from perdure.runtime.arguments import check_annotations, check_duration, check_name, check_text, check_time
+from perdure.runtime.arguments import check_duration, check_name, check_text, check_time
+from perdure.runtime.entering import SubmitOptions, submission
 from perdure.runtime.indexing import facts_state, new_run, standing_at
 from perdure.runtime.info import GcReport, RecordedFact, RunInfo, VerifyReport, info_of
 from perdure.runtime.loading import project
+from perdure.runtime.outside import OUTSIDE, Ask, Verdict, admit, resolution
 from perdure.runtime.registry import current
 from perdure.runtime.results import result_of
+from perdure.runtime.run import UNSET, Run
 from perdure.runtime.waiters import Waiters
 
 In = TypeVar("In")
 Out_co = TypeVar("Out_co", covariant=True)
-UNSET: Any = object()
-OUTSIDE = 0
-"""The fencing token of appends from outside the owning worker [J-6]."""
-
 Page: TypeAlias = list[RunInfo]
 Facts: TypeAlias = list[RecordedFact]
 Deployments: TypeAlias = list[Deployment]
-
-
-class Run(Generic[Out_co]):
-    """A handle on one run; holds no state of its own, so it never goes stale.
-
-    Attributes:
-        id: the run's id.
-        created: False where `submit` found a live run of equal input and returned that [R-5].
-    """
-
-    __slots__ = ("_client", "created", "id", "pipeline")
-
-    def __init__(self, client: Client, run_id: str, pipeline: str, *, created: bool = False) -> None:
-        self._client = client
-        self.id = run_id
-        self.pipeline = pipeline
-        self.created = created
-
-    def __repr__(self) -> str:
-        return f"<run {self.id} of {self.pipeline!r}>"
-
-    async def result(self, timeout: Duration | None = None) -> Result[Out_co]:
-        """Wait for the end and return it.
-
-        Args:
-            timeout: seconds or `timedelta`; the run goes on if it is over.
-
-        Raises:
-            TimeoutError: the run has not ended by then.
-            InvalidRun: the deployed pipeline cannot continue the run; an operator acts [D-3].
-            CorruptJournal: the run is quarantined.
-            InvalidArgument: the timeout is no duration.
-        """
-        return cast("Result[Out_co]", await self._client.result(self.id, timeout))
-
-    async def info(self) -> RunInfo:
-        """Where the run stands now."""
-        return await self._client.info(self.id)
-
-    def watch(self) -> AsyncIterator[RunInfo]:
-        """Where the run stands, now and after every change that is noticed, to the end."""
-        return self._client.watch(self.id)
-
-    async def cancel(self, *, reason: str = "canceled", actor: str = "") -> None:
-        """See `Client.cancel`."""
-        await self._client.cancel(self.id, reason=reason, actor=actor)
-
-    async def hold(self, *, reason: str = "operator", note: str = "", actor: str = "") -> None:
-        """See `Client.hold`."""
-        await self._client.hold(self.id, reason=reason, note=note, actor=actor)
-
-    async def release(self, *, note: str = "", actor: str = "") -> None:
-        """See `Client.release`."""
-        await self._client.release(self.id, note=note, actor=actor)
-
-    async def retry(self, *, note: str = "", actor: str = "") -> None:
-        """See `Client.retry`."""
-        await self._client.retry(self.id, note=note, actor=actor)
-
-    async def explain(self) -> Explanation:
-        """See `Client.explain`."""
-        return await self._client.explain(self.id)
-
-    async def journal(self) -> Facts:
-        """See `Client.journal`."""
-        return await self._client.journal(self.id)
 
 
 class Client:
@@ -136,6 +64,7 @@ class Client:
         self._store = store
         self._system = system
         self._pipelines = dict(pipelines)
+        self._payload_limit: int | None = None
         self._waiters = Waiters(asyncio.get_running_loop())
         store.on_change(self._on_change)
 
@@ -176,61 +105,10 @@ class Client:
             InvalidArgument: another argument is out of range. Nothing was written.
             ScheduleConflict: a run of other input occupies the slot; names it.
         """
-        submitted = self._submission(pipeline, input, resource, tenant, delay, start_at, deadline, annotations, actor)
+        options = SubmitOptions(resource, tenant, delay, start_at, deadline, annotations, actor)
+        submitted = submission(pipeline, input, options, self._system, self._payload_limit)
         run_id, created = await self._enter(pipeline, submitted)
         return Run(self, run_id, pipeline.id, created=created)
-
-    def _submission(
-        self,
-        pipeline: AnyPipeline,
-        input: object,
-        resource: str | None,
-        tenant: str,
-        delay: Duration | None,
-        start_at: datetime | None,
-        deadline: datetime | timedelta | None,
-        annotations: Mapping[str, str] | None,
-        actor: str,
-    ) -> RunSubmitted:
-        codec = pipeline.input_codec
-        data = codec.encode(input)
-        self._check_size(data)
-        if resource is None and pipeline.resource is not None:
-            resource = pipeline.resource(codec.decode(data))
-        run_id = self._system.run_id()
-        now_us = self._system.now_us()
-        start_us = 0
-        if delay is not None:
-            start_us = now_us + check_duration("delay", delay)
-        if start_at is not None:
-            if delay is not None:
-                raise InvalidArgument("give delay or start_at, not both")
-            start_us = check_time("start_at", start_at)
-        deadline_us = 0
-        if deadline is not None:
-            deadline_us = (
-                now_us + check_duration("deadline", deadline)
-                if isinstance(deadline, timedelta)
-                else check_time("deadline", deadline)
-            )
-        elif pipeline.deadline_s is not None:
-            deadline_us = now_us + int(pipeline.deadline_s * 1_000_000)
-        return RunSubmitted(
-            run_id,
-            pipeline.id,
-            msgspec.Raw(data),
-            codec.digest(input).hex(),
-            run_id if resource is None else check_name("resource", resource),
-            "default" if tenant == "default" else check_name("tenant", tenant),
-            pipeline.slot,
-            max(start_us, 0),
-            max(deadline_us, 0),
-            check_text("actor", actor) if actor else "",
-            check_annotations(annotations),
-        )
-
-    def _check_size(self, data: bytes) -> None:
-        """Refuse inputs over the hard limit [P-4]; a plain client has none."""
 
     async def _enter(self, pipeline: AnyPipeline, submitted: RunSubmitted) -> tuple[str, bool]:
         """Append the submission; the run's id, and whether it is new."""
@@ -244,13 +122,13 @@ class Client:
         if isinstance(result, Committed):
             self._notify(submitted.run_id)
             return submitted.run_id, True
-        return self._joined(submitted, result), False
+        return await self._joined(submitted, result), False
 
-    def _joined(self, submitted: RunSubmitted, result: object) -> str:
+    async def _joined(self, submitted: RunSubmitted, result: object) -> str:
         """The live run of equal input that occupies the slot [R-5]."""
         if not isinstance(result, SlotTaken):
             raise ScheduleConflict(f"run id {submitted.run_id} is taken", submitted.run_id)
-        if result.input_digest.hex() == submitted.input_digest:
+        if result.input_digest.hex() == submitted.input_digest or await self._same_input(submitted, result.run_id):
             return result.run_id
         once = " for ever (slot='once')" if submitted.slot == "once" else ""
         raise ScheduleConflict(
@@ -258,6 +136,18 @@ class Client:
             f"{submitted.resource!r}; it occupies the slot{once}",
             result.run_id,
         )
+
+    async def _same_input(self, submitted: RunSubmitted, run_id: str) -> bool:
+        """Whether the input of `run_id`, read as the pipeline declares it now, is the same: a new field with a default
+        makes no other input [J-4, P-3]."""
+        pipeline = self._pipelines.get(submitted.pipeline)
+        stored = project(await self._load(run_id)).submitted
+        if pipeline is None or stored is None:
+            return False
+        try:
+            return pipeline.input_codec.digest_of(stored.input).hex() == submitted.input_digest
+        except PayloadError:
+            return False
 
     # --- read
 
@@ -434,38 +324,10 @@ class Client:
             NotAllowed: nothing is left to resolve, or another step is next.
             KeyTaken: the run has ended.
         """
-        if (value is not UNSET) + skip + (fail is not None) != 1:
-            raise InvalidArgument("give exactly one of value, skip=True and fail='why'")
-        pipeline_id = (await self._load(run_id)).row.run.pipeline
-        topology = await self._topology(pipeline_id)
-        note, actor = check_text("note", note), check_text("actor", actor)
-
-        def answer(p: Projection) -> admission.Admission:
-            if skip:
-                request = admission.ResolveRequest("skip", actor, step, note=note)
-            elif fail is not None:
-                request = admission.ResolveRequest("fail", actor, step, message=check_text("fail", fail), note=note)
-            else:
-                target = step or p.pin or next_step(p, topology)
-                state = b"null" if p.failure is not None else self._state(pipeline_id, target, value)
-                request = admission.ResolveRequest("value", actor, step, state, note=note)
-            return admission.admit_resolve(p, topology, request, self._system.now_us())
-
-        await self._admit(run_id, answer)
-
-    def _state(self, pipeline_id: str, step: str | None, value: object) -> bytes:
-        """The encoded state that an operator gives, checked against the step's type where it is known."""
-        pipeline = self._pipelines.get(pipeline_id)
-        definition = pipeline.steps.get(step) if pipeline is not None and step is not None else None
-        if definition is None:
-            if not isinstance(value, msgspec.Raw):
-                raise InvalidArgument("the pipeline is not known here, so its state type is not either; name the app")
-            try:
-                msgspec.json.decode(value)
-            except msgspec.MsgspecError as error:
-                raise PayloadError("$", f"not JSON: {error}") from None
-            return bytes(value)
-        return definition.codec.encode(definition.codec.decode(value) if isinstance(value, msgspec.Raw) else value)
+        verdict = Verdict(step, value, skip, fail, note, actor)
+        verdict.check()
+        topology = await self._topology((await self._load(run_id)).row.run.pipeline)
+        await self._admit(run_id, lambda p: resolution(p, topology, self._pipelines, verdict, self._system.now_us()))
 
     async def verify(
         self, run_id: str | None = None, *, repair: bool = False, progress: Callable[[int, int], None] | None = None
@@ -516,37 +378,12 @@ class Client:
         """What the store says of itself."""
         return await self._store.info()
 
-    # --- facts from outside [J-6]
-
-    async def _admit(self, run_id: str, ask: Callable[[Projection], admission.Admission]) -> None:
-        """Load, ask, append at the tail; again if somebody appended first, without limit."""
-        while True:
-            p = project(await self._load(run_id))
-            match ask(p):
-                case admission.Admitted(fact):
-                    if await self._append_outside(p, fact):
-                        self._notify(run_id)
-                        return
-                case admission.Duplicate():
-                    return
-                case admission.Taken(key, problem):
-                    raise KeyTaken(f"run {run_id}: {problem}", key)
-                case admission.NotPermitted(problem):
-                    raise NotAllowed(f"run {run_id}: {problem}")
-                case _ as unreachable:
-                    assert_never(unreachable)
-
-    async def _append_outside(self, p: Projection, fact: Fact) -> bool:
-        now_us = self._system.now_us()
-        fold(p, fact, now_us)
-        append = seal(p, [fact], now_us, self._system.append_id(), OUTSIDE)
-        append.index = facts_state(p, now_us)
-        result = await asyncio.shield(self._store.append(append))
-        if isinstance(result, (Committed, Conflict)):
-            return isinstance(result, Committed)
-        raise NotFound(f"there is no run {p.run_id!r}")
-
     # --- inside
+
+    async def _admit(self, run_id: str, ask: Ask) -> None:
+        """A fact from outside, durable when this returns, and then told [J-6, R-16]."""
+        if await admit(self._store, self._system, check_name("run id", run_id), ask):
+            self._notify(run_id)
 
     async def _load(self, run_id: str) -> LoadedRun:
         loaded = await self._store.load(check_name("run id", run_id))
@@ -573,17 +410,6 @@ class Client:
 
     def _on_change(self) -> None:
         self._waiters.wake_all()
-
-
-def next_step(p: Projection, topology: Topology) -> str | None:
-    """The step of the next operation, where there is one; a hold does not hide it."""
-    from perdure.core.reconciler import reconcile
-
-    held, p.held = p.held, None
-    op = reconcile(p, topology)
-    p.held = held
-    step: str | None = getattr(op, "step", None)
-    return step
 
 
 def _filter(

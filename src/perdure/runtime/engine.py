@@ -11,7 +11,7 @@ from typing import Any
 from perdure.core.facts import RunSubmitted
 from perdure.core.retry import Retry
 from perdure.define.pipeline import AnyPipeline
-from perdure.errors import PayloadError, PerdureError, StoreUnavailable
+from perdure.errors import PerdureError, StoreUnavailable
 from perdure.ports.clock import System
 from perdure.ports.observer import Observer
 from perdure.ports.store import RunFilter, Store, Trouble
@@ -65,6 +65,7 @@ class Engine(Client):
         self._claimer = Claimer(self._host)
         self._host.on_released = self._claimer.place_freed
         self._host.on_deadline = self._on_deadline
+        self._payload_limit = options.payload_limit
         self._retry = retry
         self._timeout_s = timeout_s
         self._drain_timeout_s = drain_timeout_s
@@ -176,11 +177,6 @@ class Engine(Client):
         return {live.task for live in self._host.live.values() if live.task is not None and not live.task.done()}
 
     # --- submit
-
-    def _check_size(self, data: bytes) -> None:
-        limit = self._host.options.payload_limit
-        if len(data) > limit:
-            raise PayloadError("$", f"the input has {len(data):,} bytes, the limit is {limit:,}")
 
     async def _enter(self, pipeline: AnyPipeline, submitted: RunSubmitted) -> tuple[str, bool]:
         """With a free place the submission carries claim and first reservation in one append [J-12]."""

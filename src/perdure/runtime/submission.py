@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
 from perdure.core.commit import plan_submission
 from perdure.core.facts import RunSubmitted, SegmentAttemptStarted
@@ -18,7 +19,7 @@ from perdure.runtime.indexing import new_run, running_state
 from perdure.runtime.line import Line
 from perdure.runtime.live import LiveRun
 
-Joined = Callable[[RunSubmitted, AppendResult], str]
+Joined: TypeAlias = Callable[[RunSubmitted, AppendResult], Awaitable[str]]
 """Gives the run that a refused submission joins, or raises."""
 
 
@@ -62,7 +63,7 @@ async def _submit(host: Host, live: LiveRun, joined: Joined) -> tuple[RunOp | Un
     if not isinstance(result, Committed):
         host.judged.pop(p.run_id, None)
         host.release(live, None)
-        return None, joined(submitted, result)
+        return None, await joined(submitted, result)
     p.locator = result.locator
     if host.observers:
         host.emit("submitted", p)

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perdure.define.pipeline import AnyPipeline
-    from perdure.runtime.client import Client, Run
+    from perdure.runtime.client import Client
+    from perdure.runtime.run import Run
 
 
 def submit(

@@ -1,0 +1,80 @@
+"""From the arguments of `submit` to the first fact of a run: checked here, before anything is written [P-2]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+import msgspec
+
+from perdure.core.durations import Duration
+from perdure.core.facts import RunSubmitted
+from perdure.define.pipeline import AnyPipeline
+from perdure.errors import InvalidArgument, PayloadError
+from perdure.ports.clock import System
+from perdure.runtime.arguments import check_annotations, check_duration, check_name, check_text, check_time
+
+
+class SubmitOptions(msgspec.Struct, frozen=True):
+    """What `submit` takes besides pipeline and input; see `Client.submit`."""
+
+    resource: str | None = None
+    tenant: str = "default"
+    delay: Duration | None = None
+    start_at: datetime | None = None
+    deadline: datetime | timedelta | None = None
+    annotations: Mapping[str, str] | None = None
+    actor: str = ""
+
+
+def submission(
+    pipeline: AnyPipeline, input: object, options: SubmitOptions, system: System, payload_limit: int | None
+) -> RunSubmitted:
+    """The fact that a submission appends.
+
+    Raises:
+        PayloadError: the input cannot be stored, or is over the limit [P-4]; names the path.
+        InvalidArgument: another argument is out of range.
+    """
+    codec = pipeline.input_codec
+    data = codec.encode(input)
+    if payload_limit is not None and len(data) > payload_limit:
+        raise PayloadError("$", f"the input has {len(data):,} bytes, the limit is {payload_limit:,}")
+    resource = options.resource
+    if resource is None and pipeline.resource is not None:
+        resource = pipeline.resource(codec.decode(data))
+    run_id = system.run_id()
+    now_us = system.now_us()
+    return RunSubmitted(
+        run_id,
+        pipeline.id,
+        msgspec.Raw(data),
+        codec.digest(input).hex(),
+        run_id if resource is None else check_name("resource", resource),
+        "default" if options.tenant == "default" else check_name("tenant", options.tenant),
+        pipeline.slot,
+        _start_us(options, now_us),
+        _deadline_us(options, pipeline, now_us),
+        check_text("actor", options.actor) if options.actor else "",
+        check_annotations(options.annotations),
+    )
+
+
+def _start_us(options: SubmitOptions, now_us: int) -> int:
+    """When the run may start, 0 for at once."""
+    if options.delay is not None and options.start_at is not None:
+        raise InvalidArgument("give delay or start_at, not both")
+    if options.delay is not None:
+        delay_us = check_duration("delay", options.delay)
+        return now_us + delay_us if delay_us else 0
+    return 0 if options.start_at is None else max(check_time("start_at", options.start_at), 0)
+
+
+def _deadline_us(options: SubmitOptions, pipeline: AnyPipeline, now_us: int) -> int:
+    """When the run is canceled, 0 for never."""
+    deadline = options.deadline
+    if isinstance(deadline, timedelta):
+        return now_us + check_duration("deadline", deadline)
+    if deadline is not None:
+        return max(check_time("deadline", deadline), 1)
+    return 0 if pipeline.deadline_s is None else now_us + int(pipeline.deadline_s * 1_000_000)
