@@ -52,12 +52,12 @@ class Terminal:
         os.write(self._leader, keys)
 
     def read_until(self, text: str) -> str:
-        """Wait until the program has printed `text`; gives everything printed so far.
+        """Wait until the program has printed `text`, colours aside; gives everything printed so far.
 
         Raises:
             AssertionError: it ended, or was silent for too long, without having printed it.
         """
-        while text not in self.seen:
+        while text not in without_ansi(self.seen):
             if not self._read():
                 raise AssertionError(f"no {text!r} in {self.seen!r}")
         return self.seen

@@ -13,6 +13,13 @@ from perdure.cli import main as entry
 from perdure.cli.exits import MEANINGS, Exit
 from tests.cli.harness import Cli
 
+DEPS = """
+@asynccontextmanager
+async def deps() -> AsyncGenerator[object]:
+    raise OSError("no bank here")
+    yield None
+"""
+
 
 def test_help_lists_every_command_and_every_exit_code(cli: Cli) -> None:
     answer = cli("--help")
@@ -75,14 +82,24 @@ def test_debug_shows_the_traceback(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_bug_says_so_and_shows_the_traceback(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(as_json: bool = False) -> int:
-        raise ZeroDivisionError("in a command")
-
-    monkeypatch.setitem(entry.COMMANDS["Begin"], "version", broken)
+    monkeypatch.setattr("perdure.cli.commands.version.perdure_version", None)
     answer = cli("version")
     assert answer.code == Exit.BUG
-    assert answer.err.startswith("error: perdure failed in a way it should not: ZeroDivisionError: in a command\n")
+    assert answer.err.startswith("error: perdure failed in a way it should not: TypeError: ")
     assert "Traceback" in answer.err
+
+
+def test_a_mistake_in_the_application_is_not_called_a_bug(project: Path, cli: Cli) -> None:
+    path = project / "shop.py"
+    path.write_text(path.read_text().replace("lambda j: j.name", "lambda j: j.nam"))
+    answer = cli("submit", "job", '{"name": "x"}')
+    assert answer.code == Exit.USAGE
+    assert answer.err.startswith("error: the application raised AttributeError (shop.py, line ")
+    del sys.modules["shop"]
+    path.write_text(path.read_text().replace("job.bind()", "job.bind(deps)").replace("\napp =", DEPS + "\napp ="))
+    answer = cli("run", "--until-idle")
+    assert answer.code == Exit.USAGE
+    assert answer.err.startswith("error: the application raised OSError (shop.py, line ")
 
 
 def test_interruption_has_its_own_exit_code(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

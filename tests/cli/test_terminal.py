@@ -94,6 +94,32 @@ def test_json_on_a_terminal_has_no_colour(shop: Path, open_terminal: Open) -> No
     assert "\x1b" not in open_terminal(shop, "list", "--json").read_to_end()
 
 
+def test_list_can_be_watched(shop: Path, open_terminal: Open) -> None:
+    terminal = open_terminal(shop, "list", "--watch", columns=200)
+    terminal.read_until("1 failed")
+    terminal.press(b"\x03")
+    assert "Traceback" not in terminal.read_to_end()
+    assert terminal.process.returncode == Exit.INTERRUPTED
+
+
+def test_a_reader_that_stops_early_is_no_error(shop: Path) -> None:
+    with subprocess.Popen(
+        [PROGRAM, "journal", "last", "--json"],
+        cwd=shop,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+        process.wait(PATIENCE_S)
+    assert "Traceback" not in said
+    assert "Exception ignored" not in said
+
+
 def test_verify_on_a_terminal(shop: Path, open_terminal: Open) -> None:
     terminal = open_terminal(shop, "verify")
     assert "all good: 6 runs" in without_ansi(terminal.read_to_end())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from perdure.cli.looks import STATUS_STYLES, status_cell
 from perdure.cli.tables import Cell, Line, Table
 from perdure.cli.text import count
-from perdure.cli.times import iso_local, iso_utc, span
+from perdure.cli.times import clock_local, iso_local, iso_utc, span
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,15 +17,14 @@ if TYPE_CHECKING:
     from perdure.ports.observer import Event
 
 ENDS = ("succeeded", "failed", "canceled")
-LOUD = frozenset(
-    "failed canceled held invalid corrupt released uncompensated overdue stuck blocked store-trouble late".split()
-)
+LOUD = frozenset("failed canceled held invalid corrupt uncompensated overdue stuck blocked store-trouble late".split())
 """Kinds that always get a line of their own."""
 QUIET = frozenset({"submitted", "succeeded", "retry-scheduled"})
 """Kinds that get a line of their own while there are few of them."""
 LINES_A_SECOND = 20
 SHOWN_AT_WORK = 8
 SHOWN_NEWS = 6
+LONGEST_DETAIL = 300
 
 
 def event_json(event: Event) -> dict[str, object]:
@@ -48,7 +47,7 @@ def event_words(event: Event) -> str:
     step = f", {event.step}" if event.step else ""
     undo = " (unwind)" if event.phase == "unwind" else ""
     attempt = f" attempt {event.attempt}" if event.attempt else ""
-    detail = f": {event.detail}" if event.detail else ""
+    detail = f": {event.detail[:LONGEST_DETAIL]}" if event.detail else ""
     return f"{about} {event.kind.replace('-', ' ')}{step}{undo}{attempt}{detail}"
 
 
@@ -150,7 +149,7 @@ class Monitor:
         if len(self.at_work) > SHOWN_AT_WORK:
             table.add("", Cell(f"and {len(self.at_work) - SHOWN_AT_WORK} more", "dim"))
         for i, (at_us, kind, words) in enumerate(self.news):
-            table.add("" if i else "news", Cell(f"{iso_local(at_us)}  {words}", STATUS_STYLES.get(kind, "yellow")))
+            table.add("" if i else "news", Cell(f"{clock_local(at_us)}  {words}", STATUS_STYLES.get(kind, "yellow")))
         return table
 
     def _runs(self) -> Line:

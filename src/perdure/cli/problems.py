@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NoReturn, Protocol, cast
 
 from perdure import errors
+from perdure.cli.blame import user_line
 from perdure.cli.exits import Exit
 
 
@@ -69,14 +70,27 @@ _KINDS: tuple[tuple[type[BaseException], str, Exit, str], ...] = (
 
 def report(error: BaseException) -> Report | None:
     """How to show an error; None if nobody foresaw it, which makes it a bug."""
+    from perdure.core.journal import NewerJournal
+
     if isinstance(error, Problem):
         return Report(error.code.name.lower().replace("_", "-"), error.message, error.hint, error.code)
+    if isinstance(error, NewerJournal):
+        return Report("newer-journal", str(error), "", Exit.STORE)
     for cls, kind, code, hint in _KINDS:
         if isinstance(error, cls):
             return Report(kind, str(error), hint.format(run_id=getattr(error, "run_id", "RUN")), code)
     if isinstance(error, TimeoutError):
         return Report("timeout", str(error) or "it took too long", "", Exit.FINDING)
-    return usage_report(error)
+    return usage_report(error) or application_report(error)
+
+
+def application_report(error: BaseException) -> Report | None:
+    """An exception that the user's own code raised while a command used it; None for anything else."""
+    line = user_line(error)
+    if not line:
+        return None
+    message = f"the application raised {type(error).__name__} ({line}): {error}"
+    return Report("application", message, "PERDURE_DEBUG=1 shows the traceback", Exit.USAGE)
 
 
 class _UsageError(Protocol):

@@ -6,12 +6,12 @@ import importlib
 import importlib.util
 import os
 import sys
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from perdure.cli.blame import user_line
 from perdure.cli.problems import Problem, refuse
 from perdure.cli.settings import Setting, setting
 
@@ -144,22 +144,13 @@ def _import_problem(error: BaseException, place: str, target: Setting) -> Proble
             f"{target.source}: importing {place} ended the program",
             "put what should only run as a script under `if __name__ == '__main__':`",
         )
+    line = user_line(error, refused_by_us=True)
+    where = f" ({line})" if line else ""
     return Problem(
-        f"{target.source}: importing {place} failed{_line_of(error)}: {type(error).__name__}: {error}",
+        f"{target.source}: importing {place} failed{where}: {type(error).__name__}: {error}",
         "PERDURE_DEBUG=1 shows the traceback",
     )
 
 
 def _is_part_of(missing: str, place: str) -> bool:
     return place == missing or place.startswith(missing + ".")
-
-
-def _line_of(error: BaseException) -> str:
-    """Where in the user's code: the innermost frame outside of the import machinery and of perdure itself."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f" ({Path(error.filename).name}, line {error.lineno})"
-    own = str(Path(__file__).parents[1])
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith(("<", own)) and "importlib" not in frame.filename:
-            return f" ({Path(frame.filename).name}, line {frame.lineno})"
-    return ""

@@ -93,6 +93,11 @@ def iso_local_exact(at_us: int) -> str:
     return to_datetime(at_us).astimezone().isoformat(sep=" ", timespec="milliseconds")
 
 
+def clock_local(at_us: int) -> str:
+    """For a view of now: local time of day to the second."""
+    return to_datetime(at_us).astimezone().strftime("%H:%M:%S")
+
+
 def ago(at_us: int, now: int) -> str:
     """How far away a time is: `3 min ago`, `in 2 h`, `now`."""
     distance = now - at_us

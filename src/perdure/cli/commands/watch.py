@@ -77,6 +77,8 @@ async def _follow(client: Client, run_id: str, out: Output) -> RunInfo:
             words = Cell(status_words(info, now), STATUS_STYLES.get(info.status, ""))
             reason = f" ({info.reason})" if info.reason else ""
             out.line(iso_local(now), "  ", words, f"  {info.step}{reason}")
+            if info.status == "held":
+                out.note("it waits for `perdure release`, `retry` or `resolve`; Ctrl-C stops watching")
         if info.status in TERMINAL or info.status in {"invalid", "corrupt"}:
             break
     return info
