@@ -80,8 +80,9 @@ def test_a_deadline_is_a_time_or_a_duration() -> None:
 @pytest.mark.parametrize(
     ("distance_us", "text"),
     [
-        (0, "now"),
-        (999_999, "now"),
+        (-999_999, "now"),
+        (0, "0 s ago"),
+        (999_999, "0 s ago"),
         (SECOND, "1 s ago"),
         (119 * SECOND, "119 s ago"),
         (120 * SECOND, "2 min ago"),

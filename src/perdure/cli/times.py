@@ -99,10 +99,10 @@ def clock_local(at_us: int) -> str:
 
 
 def ago(at_us: int, now: int) -> str:
-    """How far away a time is: `3 min ago`, `in 2 h`, `now`."""
+    """How far away a time is: `3 min ago`, `0 s ago`, `in 2 h`, and `now` for less than a second ahead."""
     distance = now - at_us
     if abs(distance) < 1_000_000:
-        return "now"
+        return "now" if distance < 0 else "0 s ago"
     text = span(abs(distance))
     return f"{text} ago" if distance > 0 else f"in {text}"
 
