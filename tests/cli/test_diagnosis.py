@@ -10,7 +10,9 @@ import pytest
 
 from perdure.cli import diagnosis
 from perdure.cli.examine import check_owner, is_alive
-from perdure.storage.sqlite.owner import Holder
+from perdure.cli.exits import Exit
+from perdure.storage.sqlite.owner import Holder, Ownership
+from tests.cli.harness import Cli
 
 MOUNTS = """\
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
@@ -85,3 +87,47 @@ def test_an_engine_that_died_is_told_from_one_that_runs() -> None:
     assert check_owner(None, alive=False).verdict == "ok"
     assert check_owner(mine, alive=True).verdict == "ok"
     assert "died" in check_owner(gone, alive=False).found
+
+
+def verdicts(cli: Cli, *arguments: str) -> dict[str, str]:
+    """Verdicts by check."""
+    return {str(line["check"]): str(line["verdict"]) for line in cli("doctor", *arguments, "--json").json_lines()}
+
+
+def test_doctor_on_a_machine_without_a_project(cli: Cli) -> None:
+    answer = cli("doctor")
+    assert answer.code == Exit.OK
+    assert "-> name it with --app" in answer.out
+    found = verdicts(cli)
+    assert found["application"] == found["store"] == "warn"
+
+
+def test_doctor_on_a_project(shop: Path, cli: Cli) -> None:
+    found = verdicts(cli)
+    expected = {"application": "ok", "store": "ok", "journal mode": "ok", "synchronous": "ok", "engine": "ok"}
+    assert found.items() >= {**expected, "held runs": "warn", "invalid runs": "warn"}.items()
+    assert set(cli("doctor", "--json").json_lines()[0]) == {"check", "verdict", "found", "advice"}
+    assert "job" in cli("doctor").out
+
+
+def test_doctor_makes_no_store(project: Path, cli: Cli) -> None:
+    assert verdicts(cli)["store"] == "warn"
+    assert not (project / "shop.db").exists()
+
+
+def test_doctor_names_the_engine(shop: Path, cli: Cli) -> None:
+    ownership = Ownership.take(shop / "shop.db", "w-here")
+    try:
+        assert "w-here" in cli("doctor").out
+    finally:
+        ownership.release()
+
+
+def test_doctor_fails_on_what_does_not_work(shop: Path, cli: Cli) -> None:
+    (shop / "text.db").write_text("this is not a database, however long one looks at it\n" * 30)
+    (shop / "shop.py").write_text("def f(:\n")
+    answer = cli("doctor", "--store", "sqlite:///text.db")
+    assert answer.code == Exit.FINDING
+    assert "2 of " in answer.out.splitlines()[-1]
+    assert verdicts(cli, "--store", "sqlite:///text.db")["store"] == "fail"
+    assert verdicts(cli, "--store", "sqlite:///no/folder.db")["store"] == "fail"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import pytest
 
 from perdure.cli.exits import Exit
 from tests.cli.harness import Cli
+from tests.cli.terminal import environment
 
 OURS = ["orders.py", "pyproject.toml", "test_orders.py"]
 
@@ -63,3 +67,21 @@ def test_wrong_uses(cli: Cli, folder: Path) -> None:
     assert answer.code == Exit.USAGE
     assert "pyproject.toml cannot be extended" in answer.err
     assert not (folder / "orders.py").exists()
+
+
+def test_what_is_written_passes_its_test(cli: Cli, folder: Path) -> None:
+    cli("init")
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio"]
+    done = subprocess.run(tests, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 passed" in done.stdout
+
+
+def test_what_is_written_runs_with_the_commands_that_are_shown(cli: Cli, folder: Path) -> None:
+    shown = cli("init").out
+    command = next(line.split("  ")[1] for line in shown.splitlines() if "perdure submit" in line)
+    assert cli(*shlex.split(command)[1:]).code == Exit.OK
+    assert cli("run", "--until-idle").code == Exit.OK
+    found = cli("show", "last", "--json").json()
+    assert (found["status"], found["output"]) == ("succeeded", "parcel from shelf of lamp")
+    assert "send/v1" in cli("explain", "last").out

@@ -7,6 +7,7 @@ import pytest
 from perdure import errors
 from perdure.cli.exits import MEANINGS, Exit
 from perdure.cli.problems import Problem, one_line, report
+from perdure.core.journal import NewerJournal
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,7 @@ from perdure.cli.problems import Problem, one_line, report
         (errors.InvalidRun("run7", "step-missing", "no"), Exit.INVALID_RUN, "perdure explain run7"),
         (errors.CorruptJournal("run7", 3, "no"), Exit.CORRUPT, "perdure verify run7"),
         (errors.PerdureError("no"), Exit.FINDING, ""),
+        (NewerJournal("no"), Exit.STORE, ""),
         (Problem("no", "yes", Exit.NOT_FOUND), Exit.NOT_FOUND, "yes"),
         (TimeoutError("too long"), Exit.FINDING, ""),
     ],
