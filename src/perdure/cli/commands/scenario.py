@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
@@ -77,7 +80,7 @@ def _run(found: list[Scenario], place: Place, out: Output) -> bool:
     """Run the scenarios on one place and say how it went; true if all is as written."""
     from perdure.testing.scenario.runner import run_scenarios
 
-    with out.progress(f"scenarios on {place}") as advance:
+    with _quiet(), out.progress(f"scenarios on {place}") as advance:
         report = run_scenarios(found, place, progress=advance)
     difference = report.difference
     if out.json:
@@ -88,6 +91,18 @@ def _run(found: list[Scenario], place: Place, out: Output) -> bool:
     else:
         _say(difference, place, out)
     return difference is None
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """Nothing of what an engine logs: a script makes runs invalid and handlers fail on purpose."""
+    logger = logging.getLogger("perdure")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _say(difference: Difference, place: str, out: Output) -> None:
