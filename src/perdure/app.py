@@ -161,25 +161,26 @@ class App:
     @asynccontextmanager
     async def client(self, *, store: str | Store | None = None, system: System | None = None) -> AsyncGenerator[Client]:
         """A client of the app's store, beside a running engine or without one; knows the app's types."""
-        async with _client(store if store is not None else self.store_url, system, self.pipelines) as client:
+        opened = _client(store if store is not None else self.store_url, system, self.pipelines, self._payload_limit)
+        async with opened as client:
             yield client
 
 
 @asynccontextmanager
 async def connect(store: str | Store, *, system: System | None = None) -> AsyncGenerator[Client]:
     """A client that knows a store and no pipelines: to read and to operate, not to submit."""
-    async with _client(store, system, {}) as client:
+    async with _client(store, system, {}, None) as client:
         yield client
 
 
 @asynccontextmanager
 async def _client(
-    store: str | Store, system: System | None, pipelines: Mapping[str, AnyPipeline]
+    store: str | Store, system: System | None, pipelines: Mapping[str, AnyPipeline], payload_limit: int | None
 ) -> AsyncGenerator[Client]:
     opened = _open(store)
     await opened.open(owner=None)
     try:
-        yield Client(opened, RealSystem() if system is None else system, pipelines)
+        yield Client(opened, RealSystem() if system is None else system, pipelines, payload_limit=payload_limit)
     finally:
         await opened.close()
 

@@ -60,11 +60,18 @@ class Client:
     All methods may raise `StoreUnavailable`: try again, nothing was lost.
     """
 
-    def __init__(self, store: Store, system: System, pipelines: Mapping[str, AnyPipeline]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        system: System,
+        pipelines: Mapping[str, AnyPipeline],
+        *,
+        payload_limit: int | None = None,
+    ) -> None:
         self._store = store
         self._system = system
         self._pipelines = dict(pipelines)
-        self._payload_limit: int | None = None
+        self._payload_limit = payload_limit
         self._waiters = Waiters(asyncio.get_running_loop())
         store.on_change(self._on_change)
 

@@ -1,0 +1,396 @@
+"""What the engine's tests work with: virtual worlds, stores that watch or misbehave, and short names.
+
+A store here is always a real one; what is put around it watches, waits or fails at a named call, and hands on the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+
+from perdure import App, Client, Engine, Invocation, Pipeline, Retry, Run, nothing
+from perdure.core.facts import Fact
+from perdure.define.step import AnyStep
+from perdure.ports.observer import Event, EventKind, Observer
+from perdure.ports.store import (
+    Append,
+    AppendResult,
+    Deployment,
+    IndexState,
+    JournalRow,
+    LoadedRun,
+    NewRun,
+    RunFilter,
+    RunRow,
+    Snapshot,
+    Store,
+    Trouble,
+)
+from perdure.runtime.info import RunInfo
+from perdure.storage.memory import MemoryData, MemoryStore
+from perdure.testing.clock import EPOCH_US, VirtualSystem, run_virtual
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Inv: TypeAlias = Invocation[str, object]
+"""What every handler of these tests is given: an input that is a text, and no dependencies."""
+
+Line: TypeAlias = Pipeline[str, object, None]
+
+PROMPT = Retry(initial=0, cap=0, jitter=0)
+"""Retries at once."""
+
+SECOND_US = 1_000_000
+
+
+def virtually(test: Callable[Concatenate[VirtualSystem, P], Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """A test whose first argument is a `VirtualSystem`, run in virtual time; the others are pytest's to give."""
+
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        run_virtual(lambda system: test(system, *args, **kwargs))
+
+    signature = inspect.signature(test)
+    run.__name__, run.__doc__, run.__module__ = test.__name__, test.__doc__, test.__module__
+    given = list(signature.parameters.values())[1:]
+    vars(run)["__signature__"] = signature.replace(parameters=given)  # pytest reads it
+    run.__dict__.update(test.__dict__)
+    return run
+
+
+def line(*steps: AnyStep[str, object], id: str = "line", **options: Any) -> Line:
+    """A pipeline without output, of steps that take a text."""
+    pipeline: Line = Pipeline(id=id, input=str, deps=object, steps=steps, output=nothing, **options)
+    return pipeline
+
+
+def app(*pipelines: Line, build: str = "test", retry: Retry = PROMPT, **options: Any) -> App:
+    """An app of pipelines without dependencies."""
+    return App(*(pipeline.bind() for pipeline in pipelines), store="memory://", build=build, retry=retry, **options)
+
+
+class Around:
+    """A store that hands every call on to another one; subclasses change single calls."""
+
+    def __init__(self, store: Store) -> None:
+        self.inner = store
+
+    async def open(self, *, owner: str | None) -> None:
+        await self.inner.open(owner=owner)
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+    def abort(self) -> None:
+        self.inner.abort()
+
+    def append(self, append: Append, /) -> asyncio.Future[AppendResult]:
+        return self.inner.append(append)
+
+    def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool]:
+        return self.inner.set_index(locator, state, tail_seq)
+
+    def put_snapshot(self, locator: int, snapshot: Snapshot, /) -> None:
+        self.inner.put_snapshot(locator, snapshot)
+
+    async def load(self, run_id: str, /) -> LoadedRun | None:
+        return await self.inner.load(run_id)
+
+    async def load_all_rows(self, run_id: str, /) -> LoadedRun | None:
+        return await self.inner.load_all_rows(run_id)
+
+    async def due(self, now_us: int, limit: int, /) -> Sequence[str]:
+        return await self.inner.due(now_us, limit)
+
+    async def next_due_us(self) -> int | None:
+        return await self.inner.next_due_us()
+
+    async def attention(self) -> Sequence[str]:
+        return await self.inner.attention()
+
+    def on_change(self, listener: Callable[[], None], /) -> None:
+        self.inner.on_change(listener)
+
+    def on_trouble(self, listener: Callable[[Trouble], None], /) -> None:
+        self.inner.on_trouble(listener)
+
+    async def take_over(self, now_us: int, /) -> int:
+        return await self.inner.take_over(now_us)
+
+    async def wake_invalid(self, pipeline: str, generation: int, build: str, now_us: int, /) -> int:
+        return await self.inner.wake_invalid(pipeline, generation, build, now_us)
+
+    async def list_runs(self, where: RunFilter, /, *, after: str | None = None, limit: int = 50) -> Sequence[RunRow]:
+        return await self.inner.list_runs(where, after=after, limit=limit)
+
+    async def count_runs(self, where: RunFilter, /) -> dict[tuple[str, str], int]:
+        return await self.inner.count_runs(where)
+
+    async def deployments(self, pipeline: str | None = None, /) -> Sequence[Deployment]:
+        return await self.inner.deployments(pipeline)
+
+    async def deploy(self, deployment: Deployment, /) -> bool:
+        return await self.inner.deploy(deployment)
+
+    async def count_ended(self, before_us: int, /) -> int:
+        return await self.inner.count_ended(before_us)
+
+    async def remove_ended(self, before_us: int, limit: int, /) -> int:
+        return await self.inner.remove_ended(before_us, limit)
+
+    async def reclaim(self) -> int:
+        return await self.inner.reclaim()
+
+    async def missing_index(self, limit: int, /) -> Sequence[str]:
+        return await self.inner.missing_index(limit)
+
+    async def journal_of(self, run_id: str, /) -> tuple[int, Sequence[JournalRow]] | None:
+        return await self.inner.journal_of(run_id)
+
+    async def restore_index(
+        self, locator: int, new: NewRun, state: IndexState, ended_us: int | None, /, *, slot_held: bool
+    ) -> None:
+        await self.inner.restore_index(locator, new, state, ended_us, slot_held=slot_held)
+
+    async def info(self) -> dict[str, str | int]:
+        return await self.inner.info()
+
+
+class Watched(Around):
+    """Holds the engine to the contract of the store port, and counts.
+
+    Attributes:
+        calls: how often each of the calls that matter was made.
+        rows_loaded: journal rows that were read.
+        broken: what the engine did that the port forbids.
+    """
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.calls: Counter[str] = Counter()
+        self.rows_loaded = 0
+        self.broken: list[str] = []
+        self._in_flight: Counter[str] = Counter()
+
+    def append(self, append: Append, /) -> asyncio.Future[AppendResult]:
+        self.calls["append"] += 1
+        if append.token and self._in_flight[append.run_id]:
+            self.broken.append(f"two appends of run {append.run_id} at once")
+        future = super().append(append)
+        if append.token:
+            self._in_flight[append.run_id] += 1
+            future.add_done_callback(lambda _: self._in_flight.subtract([append.run_id]))
+        return future
+
+    def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool]:
+        self.calls["set_index"] += 1
+        return super().set_index(locator, state, tail_seq)
+
+    async def load(self, run_id: str, /) -> LoadedRun | None:
+        self.calls["load"] += 1
+        loaded = await super().load(run_id)
+        self.rows_loaded += 0 if loaded is None else len(loaded.rows)
+        return loaded
+
+    async def due(self, now_us: int, limit: int, /) -> Sequence[str]:
+        self.calls["due"] += 1
+        return await super().due(now_us, limit)
+
+    async def next_due_us(self) -> int | None:
+        self.calls["next_due_us"] += 1
+        return await super().next_due_us()
+
+
+class Failing(Watched):
+    """Raises what was planned at the named calls, before the call reaches the store."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._plans: dict[str, list[BaseException]] = {}
+
+    def plan(self, call: str, *errors: BaseException) -> None:
+        """The next calls of this name raise these, one each."""
+        self._plans.setdefault(call, []).extend(errors)
+
+    def _maybe(self, call: str) -> None:
+        planned = self._plans.get(call)
+        if planned:
+            raise planned.pop(0)
+
+    def append(self, append: Append, /) -> asyncio.Future[AppendResult]:
+        self._maybe("append")
+        return super().append(append)
+
+    def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool]:
+        self._maybe("set_index")
+        return super().set_index(locator, state, tail_seq)
+
+    def put_snapshot(self, locator: int, snapshot: Snapshot, /) -> None:
+        self._maybe("put_snapshot")
+        super().put_snapshot(locator, snapshot)
+
+    async def load(self, run_id: str, /) -> LoadedRun | None:
+        self._maybe("load")
+        return await super().load(run_id)
+
+    async def due(self, now_us: int, limit: int, /) -> Sequence[str]:
+        self._maybe("due")
+        return await super().due(now_us, limit)
+
+    async def next_due_us(self) -> int | None:
+        self._maybe("next_due_us")
+        return await super().next_due_us()
+
+    async def attention(self) -> Sequence[str]:
+        self._maybe("attention")
+        return await super().attention()
+
+
+class Gated(Watched):
+    """Calls of a name wait while their gate is shut; `arrived` tells that one came."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._gates: dict[str, asyncio.Event] = {}
+        self.arrived: dict[str, asyncio.Event] = {}
+
+    def shut(self, call: str) -> None:
+        """From now on calls of this name wait."""
+        self._gates[call] = asyncio.Event()
+        self.arrived[call] = asyncio.Event()
+
+    def open_gate(self, call: str) -> None:
+        """Let all of them go, and those to come."""
+        self._gates.pop(call).set()
+
+    async def _pass(self, call: str) -> None:
+        gate = self._gates.get(call)
+        if gate is not None:
+            self.arrived[call].set()
+            await gate.wait()
+
+    def append(self, append: Append, /) -> asyncio.Future[AppendResult]:
+        if "append" not in self._gates:
+            return super().append(append)
+        return self._later("append", lambda: Watched.append(self, append))
+
+    def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool]:
+        if "set_index" not in self._gates:
+            return super().set_index(locator, state, tail_seq)
+        return self._later("set_index", lambda: Watched.set_index(self, locator, state, tail_seq))
+
+    def _later(self, name: str, call: Callable[[], Awaitable[T]]) -> asyncio.Future[T]:
+        async def waiting() -> T:
+            await self._pass(name)
+            return await call()
+
+        return asyncio.ensure_future(waiting())
+
+    async def load(self, run_id: str, /) -> LoadedRun | None:
+        await self._pass("load")
+        return await super().load(run_id)
+
+    async def due(self, now_us: int, limit: int, /) -> Sequence[str]:
+        await self._pass("due")
+        return await super().due(now_us, limit)
+
+    async def next_due_us(self) -> int | None:
+        found = await super().next_due_us()
+        await self._pass("next_due_us")
+        return found
+
+
+class Events(list[Event]):
+    """An observer that remembers, and can be waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._news = asyncio.Event()
+
+    def __call__(self, event: Event, /) -> None:
+        self.append(event)
+        self._news.set()
+
+    def kinds(self) -> list[EventKind]:
+        """What happened, in order."""
+        return [event.kind for event in self]
+
+    async def until(self, kind: EventKind, times: int = 1) -> Event:
+        """Wait for the event of this kind, the so-manieth."""
+        while len(found := [event for event in self if event.kind == kind]) < times:
+            self._news.clear()
+            await self._news.wait()
+        return found[times - 1]
+
+
+class World:
+    """Memory that outlives engines, as a file does; each engine gets a store of its own on it.
+
+    Attributes:
+        stores: of all engines and clients so far, each held to the port's contract.
+    """
+
+    def __init__(self, system: VirtualSystem) -> None:
+        self.system = system
+        self.data = MemoryData()
+        self.stores: list[Watched] = []
+
+    def now_us(self) -> int:
+        """Microseconds of virtual time."""
+        return self.system.now_us() - EPOCH_US
+
+    @asynccontextmanager
+    async def engine(
+        self,
+        app: App,
+        *,
+        around: type[Watched] = Watched,
+        observers: Sequence[Observer] = (),
+        **options: Any,
+    ) -> AsyncGenerator[Engine]:
+        """An engine of `app` on this memory."""
+        store = around(MemoryStore(self.data))
+        self.stores.append(store)
+        async with app.engine(store=store, system=self.system, observers=observers, **options) as engine:
+            yield engine
+        assert not store.broken, store.broken
+
+    def client(self, app: App) -> AbstractAsyncContextManager[Client]:
+        """A client of `app` beside the engine."""
+        return app.client(store=MemoryStore(self.data), system=self.system)
+
+
+async def facts(run: Run[Any]) -> list[Fact]:
+    """The run's journal."""
+    return [recorded.fact for recorded in await run.journal()]
+
+
+async def names(run: Run[Any]) -> list[str]:
+    """Names of the facts in the run's journal."""
+    return [type(fact).__name__ for fact in await facts(run)]
+
+
+async def until(run: Run[Any], *statuses: str) -> RunInfo:
+    """Wait until the run has one of these statuses."""
+    async for info in run.watch():
+        if info.status in statuses:
+            return info
+    raise AssertionError(f"the run ended without being {statuses}")
+
+
+class Gate:
+    """A place in a handler: it says that it was reached, and waits until it may go on."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.go = asyncio.Event()
+        self.passes = 0
+
+    async def __call__(self) -> None:
+        self.passes += 1
+        self.reached.set()
+        await self.go.wait()
