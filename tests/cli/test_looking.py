@@ -50,6 +50,9 @@ def test_list_filters(shop: Path, cli: Cli) -> None:
     runs = records(found["runs"])
     assert [run["resource"] for run in runs] == ["odd", "stuck"]
     assert found["counts"] == {"held": 1, "invalid": 1}
+    assert cli("list", "--since", "1h", "--json").json()["counts"] == STATUSES
+    assert cli("list", "--before", "1h", "--json").json()["counts"] == {}
+    assert cli("list", "--since", "2100-01-01").out == "no runs\n"
     nothing = cli("list", "--pipeline", "other")
     assert nothing.out == "no runs\n"
     assert "no run fits the filters" in nothing.err

@@ -74,6 +74,18 @@ def test_run_on_another_store(project: Path, cli: Cli) -> None:
     assert cli("list", "--store", "sqlite:///other.db", "--json").json()["counts"] == {"succeeded": 1}
 
 
+def test_run_stops_when_the_store_is_gone_for_good(project: Path, cli: Cli) -> None:
+    path = project / "shop.py"
+    path.write_text(
+        path.read_text().replace('raise OSError("no route to the bank")', '__import__("os").unlink("shop.db")')
+    )
+    cli("submit", "job", '{"name": "x", "trouble": "no-route"}')
+    answer = cli("run", "--until-idle")
+    assert answer.code == Exit.STORE
+    assert "was deleted, moved or replaced" in answer.err
+    assert "Traceback" not in answer.err
+
+
 def test_cancel_takes_back_what_was_done(shop: Path, cli: Cli) -> None:
     run = run_id(cli, "stuck")
     answer = cli("cancel", run, "--reason", "closing", "--actor", "ada")

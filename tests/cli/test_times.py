@@ -74,6 +74,8 @@ def test_what_is_no_time(text: str) -> None:
 
 def test_a_deadline_is_a_time_or_a_duration() -> None:
     assert times.parse_time_or_duration_us("2h", "--deadline", now=5) == 2 * HOUR + 5
+    assert times.parse_past_us("2h", "--since", now=5) == 5 - 2 * HOUR
+    assert times.parse_past_us("1970-01-01T02:00Z", "--since", now=5) == 2 * HOUR
     assert times.parse_time_or_duration_us("1970-01-01T02:00Z", "--deadline", now=5) == 2 * HOUR
 
 

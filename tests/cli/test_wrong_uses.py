@@ -61,6 +61,8 @@ WRONG: dict[str, list[Use]] = {
         ("list --status heldd", U, "did you mean 'held'?"),
         ("list --limit 0", U, "'--limit'"),
         ("list --limit 1000", U, "'--limit'"),
+        ("list --since yesterday", U, "--since: 'yesterday' is not a duration"),
+        ("list --before 2100-13-01", U, "--before: '2100-13-01' is not a time"),
         ("list --after nothing", N, "there is no run 'nothing'"),
         ("list --store memory://", U, "lives inside of one process"),
         ("list --app nowhere:app", U, "there is no module 'nowhere' here"),

@@ -14,6 +14,7 @@ from perdure.cli.connect import Place
 from perdure.cli.exits import Exit
 from perdure.cli.monitor import LogLines, Monitor, event_json
 from perdure.cli.output import Output, rich_table
+from perdure.cli.problems import Problem
 from perdure.cli.tables import safe
 from perdure.cli.times import iso_local, iso_utc, now_us
 from perdure.errors import StoreUnavailable
@@ -186,7 +187,8 @@ async def serve(place: Place, limits: Limits, *, until_idle: bool, as_json: bool
     """Run the engine until a signal, until it is idle if so asked, or until the store is gone; returns the exit code.
 
     Raises:
-        StoreUnavailable: the store is gone for good, or could not be opened.
+        StoreUnavailable: the store could not be opened.
+        Problem: the store is gone for good.
     """
     if place.app is None:
         raise TypeError("an engine needs an application")
@@ -231,7 +233,7 @@ async def _work(engine: Engine, stop: Stop, view: View, *, until_idle: bool) -> 
         await _first(*ends)
         if failed.done() and not failed.cancelled():
             engine.abort()
-            raise failed.result()
+            raise Problem(str(failed.result()), code=Exit.STORE)
         return await _drain(engine, stop, view)
     finally:
         fresh.cancel()
@@ -293,5 +295,5 @@ def log_to_stderr() -> None:
     if root.handlers:
         return
     handler = _Stderr()
-    handler.setFormatter(logging.Formatter("%(asctime)s  %(levelname)s  %(name)s: %(message)s"))
+    handler.setFormatter(logging.Formatter("%(asctime)s  %(levelname)s  %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S%z"))
     root.addHandler(handler)

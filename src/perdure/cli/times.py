@@ -66,6 +66,13 @@ def parse_time_or_duration_us(text: str, name: str, now: int) -> int:
     return now + parse_duration_us(text, name)
 
 
+def parse_past_us(text: str, name: str, now: int) -> int:
+    """A time, or a duration back from now."""
+    if re.match(r"\s*\d{4}-", text):
+        return parse_time_us(text, name)
+    return now - parse_duration_us(text, name)
+
+
 def to_us(moment: datetime) -> int:
     """Microseconds since the epoch of an aware datetime, exactly."""
     return (moment - EPOCH) // timedelta(microseconds=1)

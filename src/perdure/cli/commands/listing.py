@@ -13,7 +13,7 @@ from perdure.cli.output import Output
 from perdure.cli.problems import refuse
 
 if TYPE_CHECKING:
-    from perdure.ports.store import RunStatus
+    from perdure.ports.store import RunFilter, RunStatus
     from perdure.runtime.client import Client
     from perdure.runtime.info import RunInfo
 
@@ -31,6 +31,16 @@ def list_runs(
     ] = None,
     tenant: TenantOption = None,
     resource: ResourceOption = None,
+    submitted_after: Annotated[
+        str | None,
+        typer.Option(
+            "--since", metavar="TIME|DURATION", help="Only runs submitted then or later, or so long ago at most."
+        ),
+    ] = None,
+    submitted_before: Annotated[
+        str | None,
+        typer.Option("--before", metavar="TIME|DURATION", help="Only runs submitted earlier, or longer ago."),
+    ] = None,
     after: Annotated[
         str | None, typer.Option("--after", metavar="RUN", help="Go on after this run: the next page.")
     ] = None,
@@ -46,7 +56,18 @@ def list_runs(
     worker, submitted_at, due_at, ended_at), counts (number by status, over all pages) and next (the --after of the
     next page, or null).
     """
-    where = Where(pipeline, tenant, resource, tuple(checked_status(s) for s in status or ()))
+    from perdure.cli.times import now_us, parse_past_us
+    from perdure.ports.store import RunFilter
+
+    now = now_us()
+    where = RunFilter(
+        pipeline,
+        tenant,
+        resource,
+        tuple(checked_status(s) for s in status or ()),
+        None if submitted_after is None else parse_past_us(submitted_after, "--since", now),
+        None if submitted_before is None else parse_past_us(submitted_before, "--before", now),
+    )
     out = Output(json=as_json)
 
     async def work(client: Client) -> int:
@@ -77,23 +98,6 @@ def checked_status(text: str) -> RunStatus:
     refuse(f"--status: there is no status {text!r}", f"{meant}there are {', '.join(STATUSES)}")
 
 
-class Where:
-    """The filters of one listing."""
-
-    def __init__(
-        self, pipeline: str | None, tenant: str | None, resource: str | None, status: tuple[RunStatus, ...]
-    ) -> None:
-        self.pipeline = pipeline
-        self.tenant = tenant
-        self.resource = resource
-        self.status = status
-
-    @property
-    def anything(self) -> bool:
-        """Is nothing filtered out?"""
-        return not (self.pipeline or self.tenant or self.resource or self.status)
-
-
 class Page:
     """One page of runs.
 
@@ -109,25 +113,20 @@ class Page:
         self.next = next
 
 
-async def fetch(client: Client, where: Where, after: str | None, limit: int) -> Page:
+async def fetch(client: Client, where: RunFilter, after: str | None, limit: int) -> Page:
     """Read one page and the counts."""
-    from perdure.ports.store import RunFilter
+    from perdure.runtime.info import info_of
 
-    runs = await client.list(
-        pipeline=where.pipeline,
-        tenant=where.tenant,
-        resource=where.resource,
-        status=where.status,
-        after=after,
-        limit=limit + 1,
-    )
-    counts = await client.store.count_runs(RunFilter(where.pipeline, where.tenant, where.resource, where.status))
+    rows = await client.store.list_runs(where, after=after, limit=limit + 1)
+    runs = [info_of(row) for row in rows]
+    counts = await client.store.count_runs(where)
     return Page(runs[:limit], counts, runs[limit - 1].run_id if len(runs) > limit else None)
 
 
-def _print(page: Page, where: Where, out: Output) -> None:
+def _print(page: Page, where: RunFilter, out: Output) -> None:
     from perdure.cli.times import now_us
     from perdure.cli.views import counts_line, info_json, runs_table
+    from perdure.ports.store import RunFilter
 
     if out.json:
         totals: dict[str, int] = {}
@@ -140,13 +139,13 @@ def _print(page: Page, where: Where, out: Output) -> None:
     out.line(*counts_line(page.counts, STATUSES))
     if page.next is not None:
         out.note(f"more: `perdure list --after {page.next}`")
-    elif not page.runs and where.anything:
+    elif not page.runs and where == RunFilter():
         out.note("no runs yet; `perdure submit PIPELINE INPUT` makes one, `perdure run APP` works on it")
     elif not page.runs:
         out.note("no run fits the filters; `perdure list` without them shows all")
 
 
-async def _watch(client: Client, where: Where, after: str | None, limit: int, out: Output) -> None:
+async def _watch(client: Client, where: RunFilter, after: str | None, limit: int, out: Output) -> None:
     """Show the page again and again: in place on a terminal, one after the other elsewhere."""
     import asyncio
 
