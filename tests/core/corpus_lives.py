@@ -1,0 +1,167 @@
+"""The runs of the frozen corpus, and the command that writes them down, once per release:
+
+    python -m tests.core.corpus_lives 0.1
+
+What is there is never written again: journals of old releases must stay readable as they are [J-13].
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from perdure.core import facts as f
+from perdure.core.facts import Failure
+from perdure.core.outcomes import Declined, Refused
+from perdure.core.retry import Retry
+from tests.core.build import RUN, Life
+from tests.core.rows import chained, folded, plain, write
+
+CORPUS = Path(__file__).parent / "corpus"
+LATER = Retry(initial=1, cap=10, jitter=0, max_attempts=3)
+STARTED_US = 1_767_225_600_000_000  # 2026-01-01
+
+
+def _life(text: str, policy: Retry = LATER, *, deadline_us: int = 0) -> Life:
+    submission = f.RunSubmitted(
+        RUN,
+        "flight-refunds",
+        msgspec.Raw('{"carrier":"UA","day":"2013-01-02","note":"späte Flüge ✈"}'.encode()),
+        "c0ffee" * 10 + "beef",
+        "UA/2013-01-02",
+        tenant="acme",
+        slot="once",
+        deadline_us=deadline_us,
+        actor="cron",
+        annotations={"ticket": "T-1"},
+    )
+    life = Life(text, policy, submission=submission)
+    life.now_us = STARTED_US
+    return life
+
+
+def clean() -> Life:
+    """Success with states, a false condition, a condition that holds."""
+    life = _life("load filter& price& pay")
+    life.author.false.add("filter")
+    life.claim()
+    life.ok(b'{"flights":[1,2,3]}')
+    life.ok(b"null")
+    life.ok(b'"4711.00"')
+    return life
+
+
+def unwound() -> Life:
+    """Memos, every cause of a retry, passed and crossed steps, an unwind that fails, all lists of the end."""
+    life = _life("load* reserve*? price* hold* pay")
+    life.claim()
+    life.memo("page", b"[1,2]")
+    life.ok(b"1")
+    life.raises()
+    life.now_us += 5_000_000
+    life.claim()
+    life.is_lost()
+    life.now_us += 5_000_000
+    life.claim()
+    life.resolve("skip", "reserve")
+    life.deploy("x~ load* reserve*? y~ price* hold* pay")
+    life.goes_on()
+    life.may_start = False
+    life.is_interrupted()
+    life.may_start = True
+    life.claim()
+    life.ok(b"2")
+    life.ok(b"3")
+    life.times_out()
+    life.now_us += 5_000_000
+    life.claim()
+    assert life.op is not None
+    declined = Failure("pay", "account closed", "forward", life.op.attempt, life.now_us, "user", "closed", "Closed")
+    life.ends(Declined(declined))
+    life.deploy("load reserve*? price* pay")
+    life.claim()
+    life.fails()
+    life.raises()
+    life.deploy("load price* pay")
+    life.now_us += 60_000_000
+    life.claim()
+    return life
+
+
+def canceled() -> Life:
+    """A cancel while a handler runs."""
+    life = _life("load* pay")
+    life.claim()
+    life.ok(b"1")
+    life.cancel("changed my mind")
+    life.raises()
+    life.ok()
+    return life
+
+
+def late() -> Life:
+    """A deadline while the run waits."""
+    life = _life("load pay", deadline_us=STARTED_US + 3_000_000)
+    life.claim()
+    life.raises()
+    life.now_us += 3_000_000
+    life.claim()
+    return life
+
+
+def operated() -> Life:
+    """Holds and releases by hand and by policy, and every kind of resolution."""
+    life = _life("a* b* c* d*")
+    life.hold()
+    life.release()
+    life.claim()
+    for _ in range(3):
+        life.raises()
+        life.now_us += 60_000_000
+        if life.p.held is None:
+            life.claim()
+    life.release()
+    life.claim()
+    life.ends(Refused(Failure("a", "9 MB, at most 1", reason="payload-too-large")))
+    life.resolve("value", "a", b'{"given":true}')
+    life.claim()
+    life.ok(b"2")
+    life.resolve("skip", "c")
+    life.resolve("fail", "d")
+    life.claim()
+    life.resolve("fail", "b")
+    life.resolve("value", "a")
+    life.claim()
+    return life
+
+
+def unfinished() -> Life:
+    """A handler runs, and remembers something; others wait for their worker."""
+    life = _life("a b* c")
+    life.claim()
+    life.ok(b"1")
+    life.raises()
+    life.now_us += 60_000_000
+    life.claim()
+    life.memo("key", b'"k-1"')
+    return life
+
+
+LIVES: tuple[Callable[[], Life], ...] = (clean, unwound, canceled, late, operated, unfinished)
+
+
+def main(release: str) -> None:
+    folder = CORPUS / release
+    folder.mkdir(parents=True)  # fails if it is there: a release is written once
+    for make in LIVES:
+        rows = chained(make().rows)
+        write(folder / f"{make.__name__}.jsonl", rows)
+        expected = msgspec.json.format(msgspec.json.encode(plain(folded(rows))), indent=2)
+        (folder / f"{make.__name__}.folded.json").write_bytes(expected + b"\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
