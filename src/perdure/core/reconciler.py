@@ -1,6 +1,6 @@
 """What comes next: the pure combination of a run's ledger with the pipeline as deployed now.
 
-Forward [E-1 .. E-12] and backward [U-1 .. U-12] by one function, amortised O(1) per call on an unchanged topology.
+Forward [E-1..E-12] and backward [U-1..U-12] by one function, amortised O(1) per call on an unchanged topology.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _pinned(p: Projection, topology: Topology, pin: str) -> Operation:
 
 
 def _forward(p: Projection, view: View) -> Operation:
-    """The first step after the frontier that is neither retired nor passed [E-4 .. E-9]."""
+    """The first step after the frontier that is neither retired nor passed [E-4..E-9]."""
     if p.forward and not view.progressed:
         return InvalidOp("no-safe-frontier", "none of the steps this run finished or skipped is in the pipeline")
     steps = view.topology.steps
@@ -76,7 +76,7 @@ def _select(p: Projection, spec: StepSpec, position: int) -> Operation:
 
 
 def _unwind(p: Projection, view: View) -> Operation:
-    """Backwards from the unwind frontier; only the very last unwind pins [U-2 .. U-7]."""
+    """Backwards from the unwind frontier; only the very last unwind pins [U-2..U-7]. A cancel plays no part [U-11]."""
     topology = view.topology
     pinned = _unwind_pin(p, topology)
     if pinned is not None:
