@@ -132,26 +132,26 @@ class Writer:
             return
         self._mail.send([(self._opened, None, None)])
         try:
-            self._serve()
-        except Exception as error:
-            # A bug of ours must not look like a store that never answers.
-            self._give_up(StoreUnusable(f"the writer of {self._path} broke: {error!r}"))
-            self._refuse([job for chunk in _drain(self._inbox) for job in chunk or ()], self.fatal)
+            for jobs in self._incoming():
+                try:
+                    self._serve(jobs)
+                except Exception as error:  # a bug of ours must not look like a store that never answers
+                    broken = self._give_up(StoreUnusable(f"the writer of {self._path} broke: {error!r}"))
+                    self._refuse(jobs, broken)
         finally:
             self._let_go()
             self._mail.send([(self._closed, None, None)])
 
-    def _serve(self) -> None:
-        for jobs in self._incoming():
-            for part in _parts(jobs):
-                if self._aborted or self.fatal is not None:
-                    self._refuse(part, self.fatal)
-                elif isinstance(part[0][1], Work):
-                    self._work(part[0][0], part[0][1])
-                else:
-                    self._commit(part)
-            if self._watching and time.monotonic() - self._looked_at > POLL_S:
-                self._look()
+    def _serve(self, jobs: Sequence[Job]) -> None:
+        for part in _parts(jobs):
+            if self._aborted or self.fatal is not None:
+                self._refuse(part, self.fatal)
+            elif isinstance(part[0][1], Work):
+                self._work(part[0][0], part[0][1])
+            else:
+                self._commit(part)
+        if self._watching and time.monotonic() - self._looked_at > POLL_S:
+            self._look()
 
     def _incoming(self) -> Iterator[list[Job]]:
         """Everything there is, whenever there is something; ends when the store is closed or aborted."""
