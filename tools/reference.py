@@ -16,6 +16,8 @@ import typer
 
 import perdure
 import perdure.errors
+import perdure.sync
+import perdure.testing.clock
 from perdure.cli.exits import MEANINGS
 from perdure.cli.main import ABOUT, COMMANDS, build
 from perdure.errors import PerdureError
@@ -53,13 +55,19 @@ GROUPS = {
 }
 """Names in the order of a reader's need; what is exported and not listed comes after them, errors last."""
 
+MODULES = {
+    perdure.sync: ("connect", "SyncClient"),
+    perdure.testing.clock: ("run_virtual", "VirtualSystem", "Stuck"),
+}
+"""What is public, and imported from a module of its own."""
+
 CONSTRUCTED = {"App", "Fail", "Pipeline", "Retry"}
 """Classes that users make objects of; the others are given to them."""
 
 
 def api_page() -> str:
     """Everything `perdure` exports."""
-    lines = ["# The Python API", "", NOTE, "", "Everything here is imported from `perdure`."]
+    lines = ["# The Python API", "", NOTE, "", "Everything is imported from `perdure`, but for the last sections."]
     exported = {name: cast("object", getattr(perdure, name)) for name in perdure.__all__ if not name.startswith("__")}
     groups = {heading: [name for name in names if name in exported] for heading, names in GROUPS.items()}
     listed = {name for names in groups.values() for name in names}
@@ -72,6 +80,10 @@ def api_page() -> str:
             lines += list(prose(inspect.cleandoc(perdure.errors.__doc__ or "")))
         for name in names:
             lines += entry(name, exported[name])
+    for module, public in MODULES.items():
+        lines += ["", f"## From {module.__name__}", ""]
+        for name in public:
+            lines += entry(name, cast("object", getattr(module, name)))
     return finished(lines)
 
 
