@@ -10,6 +10,7 @@ import inspect
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import timedelta
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from perdure import App, Client, Engine, Invocation, Pipeline, Retry, Run, nothing
@@ -52,7 +53,7 @@ def virtually(test: Callable[Concatenate[VirtualSystem, P], Coroutine[Any, Any, 
     """A test whose first argument is a `VirtualSystem`, run in virtual time; the others are pytest's to give."""
 
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        run_virtual(lambda system: test(system, *args, **kwargs))
+        run_virtual(lambda system: test(system, *args, **kwargs), limit=timedelta(days=60))
 
     signature = inspect.signature(test)
     run.__name__, run.__doc__, run.__module__ = test.__name__, test.__doc__, test.__module__

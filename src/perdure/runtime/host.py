@@ -85,11 +85,13 @@ class Host:
         """This engine does not own the run any more; it is due again at `due_us`, if that is not None."""
         if self.live.get(live.p.run_id) is live:
             del self.live[live.p.run_id]
+            if live.deadline is not None:
+                live.deadline.cancel()
             self.on_released(due_us)
 
     def _watch_deadline(self, live: LiveRun) -> None:
         left_s = (live.submitted.deadline_us - self.system.now_us()) / 1_000_000
-        self.loop.call_later(min(max(left_s, 0.0), 3600.0), self._deadline, live)
+        live.deadline = self.loop.call_later(min(max(left_s, 0.0), 3600.0), self._deadline, live)
 
     def _deadline(self, live: LiveRun) -> None:
         if self.live.get(live.p.run_id) is not live:

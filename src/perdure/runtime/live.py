@@ -46,11 +46,13 @@ class LiveRun:
         interrupt: why the handler was cancelled, None if it was not.
         noticed: somebody appended from outside; read it before starting a handler.
         snapshot_version: version of the newest snapshot.
+        deadline: the timer that watches the run's deadline, while it is owned here.
         started_us: when the attempt that runs was started; stuck: that it runs for very long was reported.
     """
 
     __slots__ = (
         "_lock",
+        "deadline",
         "host",
         "in_handler",
         "interrupt",
@@ -78,6 +80,7 @@ class LiveRun:
         self.snapshot_version = 0
         self.started_us = 0
         self.stuck = False
+        self.deadline: asyncio.TimerHandle | None = None
         self._lock: asyncio.Lock | None = None
 
     # --- what handlers see (define.invocation.RunView)
