@@ -235,7 +235,7 @@ def test_types_a_handler_closes_over_are_found() -> None:
     assert make("x/v1")(handler).codec.type is Local
 
 
-@pytest.mark.parametrize("wrong", ["reserve/v1", release, optional(reserve)], ids=["an id", "a function", "an optional step"])
+@pytest.mark.parametrize("wrong", ["reserve/v1", release, optional(reserve)], ids=["id", "function", "optional"])
 def test_optional_and_retired_take_steps(wrong: Any) -> None:
     with pytest.raises(DefinitionError, match="takes a step"):
         optional(wrong)
