@@ -21,6 +21,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from msgspec.structs import replace
 
 from perdure.core.facts import RunCancelRequested
 from perdure.ports.store import (
@@ -118,8 +119,8 @@ class Agreement(RuleBasedStateMachine):
     def send(self, append: Append) -> AppendResult:
         memory, sqlite = self.numbers.get(append.run_id, (10**9, 10**9))
         new = append.new is not None
-        mine = msgspec.structs.replace(append, locator=0 if new else memory)
-        theirs = msgspec.structs.replace(append, locator=0 if new else sqlite)
+        mine = replace(append, locator=0 if new else memory)
+        theirs = replace(append, locator=0 if new else sqlite)
         first = self.loop.run_until_complete(_awaited(self.memory.append(mine)))
         second = self.loop.run_until_complete(_awaited(self.sqlite.append(theirs)))
         assert _without_numbers(first) == _without_numbers(second)
@@ -178,6 +179,23 @@ class Agreement(RuleBasedStateMachine):
         append.prev_seq += gap
         append.prev_hash = bytes(32)
         assert not isinstance(self.send(append), Committed)
+
+    @precondition(lambda self: len(self.drafts) > 2)
+    @rule(picks=st.lists(PICK, min_size=4, max_size=12), stale=PICK, token=st.integers(0, 3), index=st.none() | STATES)
+    def appends_together(self, picks: list[int], stale: int, token: int, index: IndexState | None) -> None:
+        drafts = {self.draft(pick).run_id: self.draft(pick) for pick in picks}
+        appends = [draft.next(token=token, index=index) for draft in drafts.values()]
+        appends[stale % len(appends)].prev_hash = bytes(32)
+        self.sent += appends
+        numbers = [self.numbers[append.run_id] for append in appends]
+        answers: list[list[AppendResult]] = []
+        for which, store in enumerate((self.memory, self.sqlite)):
+            group = [replace(append, locator=pair[which]) for append, pair in zip(appends, numbers, strict=True)]
+            answers.append(self.loop.run_until_complete(_together(store, group)))
+        assert _without_numbers(answers[0]) == _without_numbers(answers[1])
+        for append, result in zip(appends, answers[0], strict=True):
+            if isinstance(result, Committed):
+                drafts[append.run_id].accept(append, result)
 
     @precondition(lambda self: bool(self.sent))
     @rule(pick=PICK)
@@ -288,6 +306,10 @@ class Agreement(RuleBasedStateMachine):
 async def _rows_of(store: Store, run_id: str) -> object:
     found = await store.journal_of(run_id)
     return None if found is None else list(found[1])
+
+
+async def _together(store: Store, appends: list[Append]) -> list[AppendResult]:
+    return list(await asyncio.gather(*[store.append(append) for append in appends]))
 
 
 async def _awaited(answer: Awaitable[T]) -> T:

@@ -1,8 +1,9 @@
 """One group of appends inside one transaction: who wins, who loses and why.
 
-The clean path is one statement per append: the insert itself checks that the predecessor is there with the expected
-hash and that the token is not stale, and the key (run, first sequence) checks that nobody was first [J-2, J-3]. Only an
-append that inserted nothing is looked up.
+The insert itself checks that the predecessor is there with the expected hash and that the token is not stale, and the
+key (run, first sequence) checks that nobody was first [J-2, J-3]. Appends to known runs go many to a statement, which
+gives the interpreter up only once; those that inserted nothing are sent again alone. Only an append that inserts
+nothing alone is looked up.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from perdure.storage.sqlite.rows import (
     DIGEST,
     INSERT_RUN,
     STATE_ASSIGNMENTS,
+    SqlValue,
     new_run_values,
     number,
     one,
@@ -68,6 +70,23 @@ INSERT_NEXT = """
       AND (?10 = 0 OR ?10 >= ifnull((SELECT token FROM run WHERE n = ?1), 0))
     ON CONFLICT DO NOTHING
 """
+
+
+def _insert_many(rows: int) -> str:
+    """`INSERT_NEXT` for many appends. Column i of the values is its parameter ?i."""
+    values = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * rows)
+    return f"""
+    INSERT INTO journal (run, first_seq, count, at_us, append_id, hash, facts)
+    SELECT column1, column2, column3, column4, column5, column6, column7 FROM (VALUES {values}) sent
+    WHERE EXISTS (SELECT 1 FROM journal p WHERE p.run = column1 AND p.first_seq = column8 AND p.hash = column9)
+      AND (column10 = 0 OR column10 >= ifnull((SELECT token FROM run WHERE n = column1), 0))
+    ON CONFLICT DO NOTHING
+    """
+
+
+INSERT_MANY = {rows: _insert_many(rows) for rows in (64, 32, 16, 8, 4)}
+"""A prepared statement per size; what is left over goes one by one."""
+INSERTED = "SELECT run, append_id FROM journal WHERE rowid > ? AND rowid <= ?"
 UPDATE_STATE = f"UPDATE run SET {STATE_ASSIGNMENTS} WHERE n = ?"
 UPDATE_END = f"UPDATE run SET {STATE_ASSIGNMENTS}, ended_us = ?, slot_held = slot_held AND slot_once WHERE n = ?"
 UPDATE_IF_AT_TAIL = (
@@ -81,12 +100,65 @@ PUT_SNAPSHOT = """
 
 
 def apply_group(con: sqlite3.Connection, entries: Sequence[Entry]) -> list[EntryResult]:
-    """Apply entries in order inside the caller's transaction; results in the same order.
+    """Apply entries inside the caller's transaction; results in their order.
 
+    Entries about one run are applied in the order in which they stand; appends to known runs come first.
     Any exception leaves the transaction in an unknown state: the caller rolls back, and nothing was written.
     """
     cursor = con.cursor()
-    return [_apply(cursor, entry) for entry in entries]
+    if len(entries) < min(INSERT_MANY):
+        return [_apply(cursor, entry) for entry in entries]
+    results: list[EntryResult] = [False] * len(entries)
+    ordered = {entry.locator for entry in entries if type(entry) is not Append}
+    many: list[tuple[int, Append]] = []
+    rest: list[tuple[int, Entry]] = []
+    for place, entry in enumerate(entries):
+        if type(entry) is Append and entry.new is None and entry.locator not in ordered:
+            many.append((place, entry))
+        else:
+            rest.append((place, entry))
+    done = 0
+    for size, statement in INSERT_MANY.items():
+        while len(many) - done >= size:
+            _append_many(cursor, statement, many[done : done + size], results)
+            done += size
+    for place, entry in (*many[done:], *rest):
+        results[place] = _apply(cursor, entry)
+    return results
+
+
+def _append_many(
+    cursor: sqlite3.Cursor, statement: str, sent: Sequence[tuple[int, Append]], results: list[EntryResult]
+) -> None:
+    values: list[SqlValue] = []
+    for _, append in sent:
+        values += _values(append)
+    cursor.execute(statement, values)
+    count, last = cursor.rowcount, cursor.lastrowid or 0
+    inserted: set[tuple[int, bytes]] | None = None
+    if count != len(sent):  # rows are numbered as they are inserted: those of this statement are the newest
+        inserted = set(cursor.execute(INSERTED, (last - count, last)) if count else ())
+    for place, append in sent:
+        if inserted is None or (append.locator, append.append_id) in inserted:
+            _append_index(cursor, append)
+            results[place] = Committed(append.locator)
+        else:
+            results[place] = _append(cursor, append)
+
+
+def _values(append: Append) -> tuple[SqlValue, ...]:
+    return (
+        append.locator,
+        append.first_seq,
+        append.count,
+        append.at_us,
+        append.append_id,
+        append.hash,
+        append.facts.decode(),
+        append.prev_seq,
+        append.prev_hash,
+        append.token,
+    )
 
 
 def _apply(cursor: sqlite3.Cursor, entry: Entry) -> EntryResult:
@@ -103,28 +175,18 @@ def _apply(cursor: sqlite3.Cursor, entry: Entry) -> EntryResult:
 
 
 def _append(cursor: sqlite3.Cursor, append: Append) -> AppendResult:
-    cursor.execute(
-        INSERT_NEXT,
-        (
-            append.locator,
-            append.first_seq,
-            append.count,
-            append.at_us,
-            append.append_id,
-            append.hash,
-            append.facts.decode(),
-            append.prev_seq,
-            append.prev_hash,
-            append.token,
-        ),
-    )
+    cursor.execute(INSERT_NEXT, _values(append))
     if cursor.rowcount != 1:
         return _why_lost(cursor.connection, append)
+    _append_index(cursor, append)
+    return Committed(append.locator)
+
+
+def _append_index(cursor: sqlite3.Cursor, append: Append) -> None:
     if append.token == 0:
         _index_from_outside(cursor, append)
     elif append.index is not None:
         _write_state(cursor, append.locator, append.index, append.at_us)
-    return Committed(append.locator)
 
 
 def _index_from_outside(cursor: sqlite3.Cursor, append: Append) -> None:

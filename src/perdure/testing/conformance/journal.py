@@ -62,7 +62,8 @@ async def one_loser_hurts_nobody(lab: Lab) -> None:
     """Appends of one turn of the loop travel together; one that is refused never hurts its neighbours."""
     store = await lab.engine()
     drafts = [await claimed(store, f"run-{i:03}") for i in range(50)]
-    appends = [draft.next(token=1) for draft in drafts]
+    state = IndexState("ready", due_us=T0 + 9, token=1)
+    appends = [draft.next(token=1, index=state) for draft in drafts]
     appends[17].prev_hash = bytes(32)
     appends[31] = drafts[31].next(token=1, after=0)
     results = await asyncio.gather(*[store.append(append) for append in appends])
@@ -70,6 +71,23 @@ async def one_loser_hurts_nobody(lab: Lab) -> None:
     for i, (draft, append, result) in enumerate(zip(drafts, appends, results, strict=True)):
         if i not in {17, 31}:
             draft.accept(append, result)
+        run = await expect_journal(store, draft)
+        expect(run.row.state, owned() if i in {17, 31} else state, f"state of {draft.run_id}")
+
+
+@check
+async def repeated_and_rivals_in_one_group(lab: Lab) -> None:
+    """In one turn: the same append twice is committed twice, two at one place have one winner [J-5, J-14]."""
+    store = await lab.engine()
+    drafts = [await claimed(store, f"run-{i:03}") for i in range(20)]
+    appends = [draft.next(token=1) for draft in drafts]
+    rival = drafts[3].next(RunCancelRequested("someone"))
+    sent = [*appends[:12], rival, appends[5], *appends[12:]]
+    results = await asyncio.gather(*[store.append(append) for append in sent])
+    expect(results.pop(13), Committed(drafts[5].locator), "an append sent twice in one group")
+    expect(results.pop(12), Conflict(), "the later one of two at one place")
+    for draft, append, result in zip(drafts, appends, results, strict=True):
+        draft.accept(append, result)
         await expect_journal(store, draft)
 
 
