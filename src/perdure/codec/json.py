@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 import msgspec
 from msgspec import inspect
 
+from perdure.codec.absent import complete
 from perdure.codec.checks import field_path
 from perdure.codec.shape import Compiler, UnsupportedType
 from perdure.codec.zoned import Misfit, kind_of, revive, zoned_tree
@@ -37,7 +38,7 @@ class Codec(Generic[T]):
     ever. What the check costs depends on the type; a class of exact scalars is compared in about 0.2 µs.
     """
 
-    __slots__ = ("_check", "_decode", "_exact", "_info", "_verify", "datetimes", "floats", "type")
+    __slots__ = ("_check", "_decode", "_defaults", "_exact", "_info", "_verify", "datetimes", "floats", "type")
 
     def __init__(self, type: TypeForm[T]) -> None:
         self.type = type
@@ -56,6 +57,7 @@ class Codec(Generic[T]):
         self._verify = compiler.by_decoding
         self.datetimes = compiler.datetimes
         self.floats = compiler.floats
+        self._defaults = compiler.defaults
 
     def encode(self, value: T) -> bytes:
         """`value` as JSON text, UTF-8.
@@ -83,16 +85,22 @@ class Codec(Generic[T]):
             PayloadError: the data is not such a value; names the path.
         """
         try:
-            if self.datetimes and b']"' in bytes(data):
-                tree = revive(self._info, msgspec.json.decode(data))
-                return cast(T, msgspec.convert(tree, cast(Any, self.type), builtin_types=_DATETIME, str_keys=True))
-            return cast(T, self._decode(data))
+            value = self._read(data)
+            if self._defaults:
+                complete(value)
+            return cast(T, value)
         except Misfit as misfit:
             raise PayloadError(misfit.path, misfit.problem) from None
         except msgspec.MsgspecError as error:
             raise PayloadError(*_path_and_problem(str(error))) from None
         except (ValueError, TypeError, RecursionError, OverflowError) as error:
             raise PayloadError("$", f"{type(error).__name__}: {error}") from error
+
+    def _read(self, data: Encoded) -> Any:
+        if self.datetimes and b']"' in bytes(data):
+            tree = revive(self._info, msgspec.json.decode(data))
+            return msgspec.convert(tree, cast(Any, self.type), builtin_types=_DATETIME, str_keys=True)
+        return self._decode(data)
 
     def digest(self, value: T) -> bytes:
         """SHA-256 of the canonical encoding; equality of payloads is equality of these [J-4, R-5].

@@ -15,6 +15,7 @@ from typing import Any, get_origin
 import msgspec
 from msgspec import inspect
 
+from perdure.codec.absent import leaves_defaults
 from perdure.codec.checks import SCALARS, Shape, check_plain, exact, expected, field_path, fixed_tuple, literal, union
 from perdure.codec.zoned import Misfit, kind_of
 
@@ -47,6 +48,7 @@ class Compiler:
     Attributes:
         datetimes: a datetime may stand inside.
         floats: a float may stand inside, so that an int given for it comes back as a float.
+        defaults: reading may leave a default on a class instead of its object, see `absent`.
         by_decoding: reading may refuse or change what writing accepts (constraints, `__post_init__`).
     """
 
@@ -54,6 +56,7 @@ class Compiler:
         self.datetimes = False
         self.floats = False
         self.by_decoding = False
+        self.defaults = False
         self._known: dict[int, Shape] = {}
 
     def compile(self, info: inspect.Type) -> Shape:
@@ -186,6 +189,7 @@ class Compiler:
     def _object(self, info: inspect.NamedTupleType | inspect.DataclassType | inspect.StructType) -> Shape:
         cls: type[Any] = get_origin(info.cls) or info.cls
         shape = self._known[id(info)] = Shape(check_plain, (cls,))
+        self.defaults |= isinstance(info, inspect.DataclassType) and leaves_defaults(info)
         self.by_decoding |= hasattr(cls, "__post_init__") or hasattr(cls, "__attrs_attrs__")
         fields = tuple(
             _Field(field.name, self._field(cls, field), _may_be_unset(field), index)
