@@ -20,7 +20,7 @@ def leaves_defaults(info: inspect.DataclassType) -> bool:
 
 def complete(value: Any) -> None:
     """Give every dataclass object inside `value`, which was just decoded, the fields that it lacks."""
-    kind = type(value)
+    kind: Any = type(value)
     if kind in _SCALARS:
         return
     if kind in (list, tuple, set, frozenset):
@@ -45,6 +45,6 @@ def _complete_object(kind: Any, value: Any) -> None:
     elif hasattr(kind, "__struct_fields__"):
         for name in kind.__struct_fields__:
             complete(getattr(value, name, None))
-    elif isinstance(value, tuple):  # a NamedTuple
+    elif issubclass(kind, tuple):  # a NamedTuple
         for item in value:
             complete(item)
