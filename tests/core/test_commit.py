@@ -442,3 +442,17 @@ def test_an_outcome_needs_its_open_attempt() -> None:
     unwind = UnwindOp("A", 0, 1, in_doubt=False)
     with pytest.raises(CorruptJournal):
         commit.plan_outcome(refold(life.rows), topology("A"), unwind, Returned(b"1"), life.setting())
+
+
+def test_an_owner_that_was_overtaken_plans_nothing() -> None:
+    """J-7: the newest claim in the projection must be the planner's own."""
+    life = Life("A B")
+    life.claim()
+    own = msgspec.structs.replace(life.setting(), token=life.p.token)
+    op = life.op
+    life.is_lost()
+    assert op is not None
+    with pytest.raises(commit.NotOwner, match="was overtaken by 2"):
+        commit.plan_outcome(life.p, life.topology, op, Returned(b"1"), own)
+    with pytest.raises(commit.NotOwner):
+        commit.plan_next(life.p, life.topology, own)

@@ -20,7 +20,7 @@ def leaves_defaults(info: inspect.DataclassType) -> bool:
 
 def complete(value: Any) -> None:
     """Give every dataclass object inside `value`, which was just decoded, the fields that it lacks."""
-    kind: Any = type(value)
+    kind: Any = value.__class__
     if kind in _SCALARS:
         return
     if kind in (list, tuple, set, frozenset):

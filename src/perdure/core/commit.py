@@ -64,6 +64,10 @@ class Unplannable(PerdureError):
         self.detail = detail
 
 
+class NotOwner(PerdureError):
+    """The newest claim in the projection is another worker's: the planner plans nothing, drop the run [J-7]."""
+
+
 class Evaluator(Protocol):
     """The author's pure functions of one run, called while planning. All raise `Unplannable` and nothing else."""
 
@@ -88,6 +92,7 @@ class Setting(msgspec.Struct, frozen=True, gc=False):
         may_start: False while draining: no attempt is reserved [R-6].
         chance: a number in [0, 1) for the jitter of a backoff.
         policy: the retry policy in force for a step.
+        token: fencing token of the planning owner; 0 before its claim [J-7].
     """
 
     now_us: int
@@ -95,6 +100,7 @@ class Setting(msgspec.Struct, frozen=True, gc=False):
     chance: float
     policy: Callable[[str], Retry]
     evaluator: Evaluator
+    token: int = 0
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
@@ -172,6 +178,7 @@ def _at_rest(p: Projection, topology: Topology, s: Setting, *, lost: bool) -> Re
 
 def plan_outcome(p: Projection, topology: Topology, op: RunOp | UnwindOp, outcome: Outcome, s: Setting) -> Plan:
     """Record how the owner's open attempt of `op` ended, and go on as far as one append can [J-12]."""
+    _check_owner(p, s)
     facts: list[Fact] = []
     phase: Phase = "forward" if type(op) is RunOp else "unwind"
     if type(outcome) is Returned:
@@ -183,7 +190,13 @@ def plan_outcome(p: Projection, topology: Topology, op: RunOp | UnwindOp, outcom
 
 def plan_next(p: Projection, topology: Topology, s: Setting) -> Plan:
     """Go on without an outcome: the open attempt was resolved from outside [R-17], or the plan was refused."""
+    _check_owner(p, s)
     return _advance(p, topology, [], s)
+
+
+def _check_owner(p: Projection, s: Setting) -> None:
+    if s.token and p.token != s.token:
+        raise NotOwner(f"run {p.run_id}: token {s.token} was overtaken by {p.token} of worker {p.worker}")
 
 
 def _emit(p: Projection, facts: list[Fact], fact: Fact, at_us: int) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 
-from perdure.core.commit import Plan, Rest, plan_claim, plan_next, plan_outcome
+from perdure.core.commit import NotOwner, Plan, Rest, plan_claim, plan_next, plan_outcome
 from perdure.core.facts import OperationRetryScheduled, RetryCause, RunFailed, SegmentAttemptStarted
 from perdure.core.journal import NewerJournal
 from perdure.core.operations import EndedOp, InvalidOp, RunOp, UnwindOp
@@ -83,6 +83,8 @@ async def _plan(
     setting = host.setting(live, now_us)
     if outcome is None and fresh:
         await live.reload()
+    if outcome is None and live.attempt_is_open():  # stopped for nothing: how it would have ended is not known
+        outcome = Interrupted()
     if outcome is None or (not fresh and not live.attempt_is_open()):
         if host.observers:
             host.emit("late", live.p, step=op.step, phase=_phase(op), attempt=op.attempt)
@@ -192,11 +194,12 @@ async def claim(host: Host, live: LiveRun, loaded: LoadedRun) -> RunOp | UnwindO
             append = seal(p, plan.facts, now_us, host.system.append_id(), p.token)
             append.index = running_state(p)
             _check(await host.store.append(append))
+            live.token = p.token
             if host.observers:
                 emit_facts(host, p, plan)
             return plan.next
         except _Again:
-            again = await host.store.load(p.run_id)
+            again = await host.load(p.run_id)
             if again is None or again.row.state.token != loaded.row.state.token:
                 raise Lost from None
             live.p = project(again)
@@ -215,7 +218,7 @@ async def guarded(host: Host, live: LiveRun, work: Coroutine[object, object, Non
     """Await `work`; whatever goes wrong hurts this run only, and leaves it with an owner or a due time [R-16]."""
     try:
         await work
-    except Lost:
+    except (Lost, NotOwner):
         logger.warning("run %s was taken over by another worker or removed; dropped here", live.p.run_id)
     except CorruptJournal as error:
         await quarantine(host, live.p.run_id, live.p.token, error)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from perdure.core.commit import Setting
 from perdure.core.projection import Projection
 from perdure.define.invocation import Invocation
+from perdure.errors import StoreUnavailable, StoreUnusable
 from perdure.ports.clock import System
 from perdure.ports.observer import Event, EventKind, Observer
-from perdure.ports.store import Store
+from perdure.ports.store import LoadedRun, Store
 from perdure.runtime.line import Line
 from perdure.runtime.threads import Threads
 from perdure.runtime.waiters import Waiters
@@ -45,6 +46,7 @@ class Host:
 
     Attributes:
         draining: no attempt is reserved any more [R-6].
+        stopped: the store is closed or about to be.
         live: the runs this engine owns or is about to, by id.
         invalid_since: how often each invalid run was judged in vain, for the backoff of D-2.
     """
@@ -71,6 +73,7 @@ class Host:
         self.lines: dict[str, Line] = {}
         self.live: dict[str, LiveRun] = {}
         self.draining = False
+        self.stopped = False
         self.judged: dict[str, int] = {}
         self.on_released: Callable[[int | None], None] = lambda _due_us: None
         self.on_deadline: Callable[[str], None] = lambda _run_id: None
@@ -89,6 +92,25 @@ class Host:
                 live.deadline.cancel()
             self.on_released(due_us)
 
+    async def load(self, run_id: str) -> LoadedRun | None:
+        """Read a run that is owned here; while the store does not answer, wait with backoff [R-8].
+
+        Raises:
+            StoreUnavailable: the engine has stopped, and the next owner goes on; or nobody can use the store.
+        """
+        delay_s = 0.05
+        while True:
+            try:
+                return await self.store.load(run_id)
+            except StoreUnusable:
+                raise
+            except StoreUnavailable as error:
+                if self.stopped:
+                    raise
+                logger.warning("run %s could not be read, trying again in %.2f s: %s", run_id, delay_s, error)
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 2, 5.0)
+
     def _watch_deadline(self, live: LiveRun) -> None:
         left_s = (live.submitted.deadline_us - self.system.now_us()) / 1_000_000
         live.deadline = self.loop.call_later(min(max(left_s, 0.0), 3600.0), self._deadline, live)
@@ -103,7 +125,7 @@ class Host:
 
     def setting(self, live: LiveRun, now_us: int) -> Setting:
         """What planning is told."""
-        return Setting(now_us, not self.draining, self.system.chance(), live.line.policy, live)
+        return Setting(now_us, not self.draining, self.system.chance(), live.line.policy, live, live.token)
 
     def emit(
         self,

@@ -15,7 +15,7 @@ from perdure.core.projection import Projection
 from perdure.core.reducer import fold
 from perdure.define.invocation import FailedInvocation, PureInvocation
 from perdure.define.signals import BrokenContract
-from perdure.errors import PayloadError, PerdureError
+from perdure.errors import PayloadError, PerdureError, StoreUnavailable
 from perdure.ports.store import Committed
 from perdure.runtime.appending import seal
 from perdure.runtime.loading import project
@@ -47,6 +47,7 @@ class LiveRun:
         noticed: somebody appended from outside; read it before starting a handler.
         snapshot_version: version of the newest snapshot.
         deadline: the timer that watches the run's deadline, while it is owned here.
+        token: fencing token of this engine's claim; 0 before it is durable [J-7].
         started_us: when the attempt that runs was started; stuck: that it runs for very long was reported.
     """
 
@@ -65,6 +66,7 @@ class LiveRun:
         "stuck",
         "submitted",
         "task",
+        "token",
     )
 
     def __init__(self, host: Host, line: Line, p: Projection, submitted: RunSubmitted) -> None:
@@ -74,6 +76,7 @@ class LiveRun:
         self.submitted = submitted
         self.op: RunOp | UnwindOp | None = None
         self.task: asyncio.Task[None] | None = None
+        self.token = 0
         self.in_handler = False
         self.interrupt: Interrupt | None = None
         self.noticed = False
@@ -246,6 +249,8 @@ class LiveRun:
             op = self.op
             try:
                 await self.reload()
+            except StoreUnavailable:  # the engine has stopped; what the handler does is recorded, or is lost with it
+                return
             except (Lost, PerdureError):
                 self.stop_handler("fenced")
                 return
@@ -272,14 +277,14 @@ class LiveRun:
         Raises:
             Lost: somebody else owns the run, or it was removed [J-3].
             CorruptJournal: see `project`.
+            StoreUnavailable: see `Host.load`.
         """
         self.noticed = False
-        token = self.p.token
-        loaded = await self.host.store.load(self.p.run_id)
+        loaded = await self.host.load(self.p.run_id)
         if loaded is None:
             raise Lost
         p = project(loaded)
-        if p.token != token:
+        if p.token != self.token:
             raise Lost
         self.p = p
 

@@ -65,6 +65,7 @@ async def _submit(host: Host, live: LiveRun, joined: Joined) -> tuple[RunOp | Un
         host.release(live, None)
         return None, await joined(submitted, result)
     p.locator = result.locator
+    live.token = p.token
     if host.observers:
         host.emit("submitted", p)
         emit_facts(host, p, plan)
