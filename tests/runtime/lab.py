@@ -395,3 +395,9 @@ class Gate:
         self.passes += 1
         self.reached.set()
         await self.go.wait()
+
+    async def until(self, passes: int) -> None:
+        """Wait until it was reached so often."""
+        while self.passes < passes:
+            self.reached.clear()
+            await self.reached.wait()

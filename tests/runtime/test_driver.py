@@ -28,6 +28,7 @@ from perdure.runtime.live import LiveRun
 from perdure.runtime.run import Run
 from perdure.testing.clock import EPOCH_US, VirtualSystem
 from tests.runtime.lab import (
+    PROMPT,
     SECOND_US,
     Gate,
     Inv,
@@ -234,9 +235,7 @@ async def test_a_lost_attempt_is_retried_at_once_the_next_with_backoff(system: V
         async with world.engine(app(pipeline)) as engine:
             run = await engine.submit(pipeline, "x") if not run_id else await engine.run(run_id)
             run_id = run.id
-            while gate.passes == expected:
-                gate.reached.clear()
-                await gate.reached.wait()
+            await gate.until(expected + 1)
             engine.abort()
     gate.go.set()
     async with world.engine(app(pipeline)) as engine:

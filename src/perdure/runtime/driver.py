@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 
 from perdure.core.commit import NotOwner, Plan, Rest, plan_claim, plan_next, plan_outcome
 from perdure.core.facts import OperationRetryScheduled, RetryCause, RunFailed, SegmentAttemptStarted
@@ -179,8 +179,10 @@ def _phase(op: RunOp | UnwindOp) -> str:
 
 async def claim(host: Host, live: LiveRun, loaded: LoadedRun) -> RunOp | UnwindOp | None:
     """Reconcile a due run and claim it together with what the claim does; None where it rests at once [D-8]."""
-    lost_cause: RetryCause = "interrupted" if loaded.row.state.status == "invalid" else "lost"
-    due_us = loaded.row.state.due_us
+    state = loaded.row.state
+    judged = state.status == "invalid" or bool(state.build)  # its owner let go of it in good order
+    lost_cause: RetryCause = "interrupted" if judged else "lost"
+    due_us = state.due_us
     while True:
         p = live.p
         now_us = host.system.now_us()
@@ -205,13 +207,17 @@ async def claim(host: Host, live: LiveRun, loaded: LoadedRun) -> RunOp | UnwindO
             live.p = project(again)
 
 
-async def claim_and_drive(host: Host, live: LiveRun, loaded: LoadedRun) -> None:
-    """The task of a run that was due."""
-    await guarded(host, live, _claim_and_drive(host, live, loaded))
+async def claim_and_drive(host: Host, live: LiveRun, loaded: LoadedRun, claimed: Callable[[], None]) -> None:
+    """The task of a run that was due; `claimed` is called as soon as the store no longer calls it due."""
+    await guarded(host, live, _claim_and_drive(host, live, loaded, claimed))
 
 
-async def _claim_and_drive(host: Host, live: LiveRun, loaded: LoadedRun) -> None:
-    await drive(host, live, await claim(host, live, loaded))
+async def _claim_and_drive(host: Host, live: LiveRun, loaded: LoadedRun, claimed: Callable[[], None]) -> None:
+    try:
+        op = await claim(host, live, loaded)
+    finally:
+        claimed()
+    await drive(host, live, op)
 
 
 async def guarded(host: Host, live: LiveRun, work: Coroutine[object, object, None]) -> None:

@@ -57,7 +57,7 @@ class Engine(Client):
         observers: Sequence[Observer],
         drain_timeout_s: float,
     ) -> None:
-        super().__init__(store, system, pipelines)
+        super().__init__(store, system, pipelines, payload_limit=options.payload_limit)
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._host = Host(store, system, loop, worker, options, middleware, observers)
@@ -65,7 +65,6 @@ class Engine(Client):
         self._claimer = Claimer(self._host)
         self._host.on_released = self._claimer.place_freed
         self._host.on_deadline = self._on_deadline
-        self._payload_limit = options.payload_limit
         self._retry = retry
         self._timeout_s = timeout_s
         self._drain_timeout_s = drain_timeout_s
@@ -133,6 +132,7 @@ class Engine(Client):
         self._end_watch()
         self._host.threads.close()
         self._host.waiters.wake_all()
+        self._host.stopped = True
         await self._store.close()
         if tasks := self._tasks():
             await asyncio.wait(tasks, timeout=GRACE_S)
@@ -140,7 +140,7 @@ class Engine(Client):
     def abort(self) -> None:
         """Drop everything at once, writing nothing, as a killed process would; for tests and for a second signal."""
         self._stopped = True
-        self._host.draining = True
+        self._host.draining = self._host.stopped = True
         self._claimer.cancel()
         for live in list(self._host.live.values()):
             live.interrupt = "abort"

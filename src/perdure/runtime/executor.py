@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from perdure.core.facts import Failure, Phase
@@ -38,7 +39,6 @@ async def attempt(host: Host, live: LiveRun, op: RunOp | UnwindOp) -> Ended:
     live.started_us = host.system.now_us()
     live.stuck = False
     timeout_s = live.line.timeouts_s.get(op.step)
-    timer = None if timeout_s is None else host.loop.call_later(timeout_s, live.stop_handler, "timeout")
     value: object = None
     error: BaseException | None = None
     try:
@@ -46,39 +46,77 @@ async def attempt(host: Host, live: LiveRun, op: RunOp | UnwindOp) -> Ended:
     except PayloadError as problem:
         return InvalidOp("payload-unreadable", f"the state of step {op.step!r}: {problem}")
     current_invocation.set(inv)
+    if timeout_s is not None:
+        live.allow(timeout_s)
     live.in_handler = True
     try:
         if host.middleware:
-            value = await _wrapped(host, handler, is_async, arguments, inv)
+            value = await _wrapped(host, live, handler, is_async, arguments, inv)
         elif is_async:
             value = await handler(*arguments)
         else:
-            value = await host.threads.run(lambda: handler(*arguments))
-    except GeneratorExit:
-        raise
+            value = await _in_thread(host, live, handler, arguments)
     except BaseException as raised:  # whatever a handler raises is the end of its attempt
+        if isinstance(raised, GeneratorExit) and not _is_running(live):
+            raise  # not the handler's: the loop is gone and this coroutine is being closed
         error = raised
     finally:
         live.in_handler = False
         current_invocation.set(None)
-        if timer is not None:
-            timer.cancel()
-    if live.interrupt is not None and live.task is not None:
-        live.task.uncancel()
-        if live.interrupt == "abort":
-            raise asyncio.CancelledError
+        if live.timer is not None:
+            live.allow(None)
+    if live.task is not None and live.task.cancelling():
+        await _absorb_cancellations(live.task)
+    if _was_aborted(live):
+        raise asyncio.CancelledError
     return _ended(host, live, definition, op, phase, inv, value, error)
 
 
+def _in_thread(host: Host, live: LiveRun, handler: Any, arguments: tuple[object, ...]) -> asyncio.Future[object]:
+    """Call a `def` handler; its time begins when it has a thread [R-18]."""
+    timeout_s = live.line.timeouts_s.get(live.op.step) if live.op is not None else None
+    if timeout_s is None:
+        return host.threads.run(lambda: handler(*arguments))
+    return host.threads.run(lambda: handler(*arguments), lambda waits: live.allow(None if waits else timeout_s))
+
+
+def _is_running(live: LiveRun) -> bool:
+    """Whether the run's task is what the loop executes now."""
+    try:
+        return live.task is not None and asyncio.current_task() is live.task
+    except RuntimeError:
+        return False
+
+
+def _was_aborted(live: LiveRun) -> bool:
+    return live.interrupt == "abort"
+
+
+async def _absorb_cancellations(task: asyncio.Task[None]) -> None:
+    """A task cancelled while its handler ran was cancelled for the handler's sake; the run itself goes on.
+
+    The engine does so, and so may code of the handler's; a cancellation not thrown yet would hit our next await.
+    """
+    while task.cancelling():
+        task.uncancel()
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
+
+
 async def _wrapped(
-    host: Host, handler: Any, is_async: bool, arguments: tuple[object, ...], inv: Invocation[Any, Any]
+    host: Host,
+    live: LiveRun,
+    handler: Any,
+    is_async: bool,
+    arguments: tuple[object, ...],
+    inv: Invocation[Any, Any],
 ) -> object:
     """The handler inside all middleware, the first of the app's list outermost [R-15]."""
 
     async def innermost() -> object:
         if is_async:
             return await handler(*arguments)
-        return await host.threads.run(lambda: handler(*arguments))
+        return await _in_thread(host, live, handler, arguments)
 
     following: Next = innermost
     for wrapper in reversed(host.middleware):

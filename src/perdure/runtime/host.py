@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.core.commit import Setting
@@ -48,6 +49,8 @@ class Host:
         draining: no attempt is reserved any more [R-6].
         stopped: the store is closed or about to be.
         live: the runs this engine owns or is about to, by id.
+        context: what handlers see of context variables: those of whoever opened the engine, never a submitter's, which
+            a recovered run would not have either.
         invalid_since: how often each invalid run was judged in vain, for the backoff of D-2.
     """
 
@@ -68,6 +71,7 @@ class Host:
         self.options = options
         self.middleware = tuple(middleware)
         self.observers = list(observers)
+        self.context = copy_context()
         self.threads = Threads(loop, options.threads)
         self.waiters = Waiters(loop)
         self.lines: dict[str, Line] = {}

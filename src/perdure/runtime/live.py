@@ -47,6 +47,7 @@ class LiveRun:
         noticed: somebody appended from outside; read it before starting a handler.
         snapshot_version: version of the newest snapshot.
         deadline: the timer that watches the run's deadline, while it is owned here.
+        timer: bounds the attempt that runs, if anything does [R-18].
         token: fencing token of this engine's claim; 0 before it is durable [J-7].
         started_us: when the attempt that runs was started; stuck: that it runs for very long was reported.
     """
@@ -66,6 +67,7 @@ class LiveRun:
         "stuck",
         "submitted",
         "task",
+        "timer",
         "token",
     )
 
@@ -84,6 +86,7 @@ class LiveRun:
         self.started_us = 0
         self.stuck = False
         self.deadline: asyncio.TimerHandle | None = None
+        self.timer: asyncio.TimerHandle | None = None
         self._lock: asyncio.Lock | None = None
 
     # --- what handlers see (define.invocation.RunView)
@@ -234,6 +237,14 @@ class LiveRun:
         if self.in_handler and self.interrupt is None and self.task is not None:
             self.interrupt = why
             self.task.cancel()
+
+    def allow(self, timeout_s: float | None) -> None:
+        """From now on the attempt may take so long; None: any time [R-18]."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if timeout_s is not None:
+            self.timer = self.host.loop.call_later(timeout_s, self.stop_handler, "timeout")
 
     def notice(self) -> None:
         """Facts came from outside: read them now if a handler runs, else before the next one starts [J-6]."""

@@ -48,7 +48,7 @@ async def admit(store: Store, system: System, run_id: str, ask: Ask) -> bool:
         p = project(loaded)
         match ask(p):
             case admission.Admitted(fact):
-                if await _append(store, system, p, fact):
+                if await _append(store, system, p, fact, loaded.row.state.build):
                     return True
             case admission.Duplicate():
                 return False
@@ -60,11 +60,12 @@ async def admit(store: Store, system: System, run_id: str, ask: Ask) -> bool:
                 assert_never(unreachable)
 
 
-async def _append(store: Store, system: System, p: Projection, fact: Fact) -> bool:
+async def _append(store: Store, system: System, p: Projection, fact: Fact, judged_by: str) -> bool:
+    """Append one fact. A run that was judged invalid stays known as such: its open attempt was not lost [D-2, M-17]."""
     now_us = system.now_us()
     fold(p, fact, now_us)
     append = seal(p, [fact], now_us, system.append_id(), OUTSIDE)
-    append.index = facts_state(p, now_us)
+    append.index = msgspec.structs.replace(facts_state(p, now_us), build=judged_by)
     result = await asyncio.shield(store.append(append))
     if isinstance(result, (Committed, Conflict)):
         return isinstance(result, Committed)

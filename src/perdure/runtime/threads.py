@@ -9,7 +9,7 @@ from contextvars import copy_context
 from queue import SimpleQueue
 from typing import TypeAlias
 
-_Job: TypeAlias = tuple[Callable[[], object], "asyncio.Future[object]"]
+_Job: TypeAlias = tuple[Callable[[], object], "asyncio.Future[object]", Callable[[], None] | None]
 _Done: TypeAlias = tuple["asyncio.Future[object]", object, BaseException | None]
 
 
@@ -29,19 +29,30 @@ class Threads:
         self._started = 0
         self._idle = 0
 
-    def run(self, function: Callable[[], object]) -> asyncio.Future[object]:
-        """Call `function` in a thread, with the caller's context variables."""
+    def run(
+        self, function: Callable[[], object], queued: Callable[[bool], None] | None = None
+    ) -> asyncio.Future[object]:
+        """Call `function` in a thread, with the caller's context variables; not at all if the future is done before.
+
+        Args:
+            queued: told True if no thread is free, and False when one has become so, unless the future is done by then.
+        """
         future: asyncio.Future[object] = self._loop.create_future()
         context = copy_context()
+        starts: Callable[[], None] | None = None
         with self._lock:
             if self._idle:
                 self._idle -= 1
             elif self._started < self._limit:
                 self._started += 1
                 threading.Thread(target=self._work, name="perdure-handler", daemon=True).start()
+            elif queued is not None:
+                queued(True)
+                told = queued
+                starts = lambda: None if future.done() else told(False)  # noqa: E731  one line says it
         if self._count_outside is not None:
             self._count_outside(1)
-        self._jobs.put((lambda: context.run(function), future))
+        self._jobs.put((lambda: context.run(function), future, starts))
         return future
 
     def close(self) -> None:
@@ -51,12 +62,15 @@ class Threads:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            function, future = job
+            function, future, starts = job
             try:
-                result: _Done = (future, function(), None)
+                if starts is not None:
+                    self._loop.call_soon_threadsafe(starts)
+                # Its attempt may have ended while it waited for a thread: then it must not begin [R-12].
+                result: _Done = (future, None if future.done() else function(), None)
             except BaseException as error:  # whatever a handler raises is its attempt's end
                 result = (future, None, error)
-            del function, job
+            del function, starts, job
             with self._lock:
                 self._idle += 1
                 first = not self._done
@@ -78,7 +92,7 @@ class Threads:
                 continue  # its attempt was ended otherwise; the late return is dropped [R-12]
             if error is None:
                 future.set_result(value)
-            elif isinstance(error, StopIteration):  # a future cannot carry it
-                future.set_exception(RuntimeError(f"the handler raised StopIteration: {error}"))
+            elif isinstance(error, (StopIteration, GeneratorExit)):  # a future cannot carry it through coroutines
+                future.set_exception(RuntimeError(f"the handler raised {type(error).__name__}: {error}"))
             else:
                 future.set_exception(error)
