@@ -29,7 +29,7 @@ class Claimer:
     """Owns the engine's claim loop.
 
     Attributes:
-        claiming: runs that were due and are being read; each has a place.
+        claiming: runs that were due and whose claim is not durable yet; each has a place.
         backlog: due runs may be left that found no place.
         quiet: set whenever nothing is owned or being claimed.
     """
@@ -39,6 +39,7 @@ class Claimer:
         self._kicked = asyncio.Event()
         self._next_due_us: int | None = None
         self._awaiting_claims = False
+        self._reading = 0
         self._task: asyncio.Task[None] | None = None
         self.claiming: dict[str, asyncio.Task[None]] = {}
         self.backlog = False
@@ -61,14 +62,15 @@ class Claimer:
             with suppress(asyncio.CancelledError):
                 await self._task
             self._task = None
-        if self.claiming:
-            await asyncio.wait(list(self.claiming.values()), timeout=timeout_s)
+        reading = [task for run_id, task in self.claiming.items() if run_id not in self._host.live]
+        if reading:
+            await asyncio.wait(reading, timeout=timeout_s)
 
     @property
     def free(self) -> int:
         """Places that nobody has."""
         host = self._host
-        return host.options.capacity - len(host.live) - len(self.claiming)
+        return host.options.capacity - len(host.live) - self._reading
 
     def due_at(self, due_us: int | None) -> None:
         """A run is due at `due_us`: look no later than then."""
@@ -128,6 +130,7 @@ class Claimer:
         new = [run_id for run_id in due if run_id not in host.live and run_id not in self.claiming][:limit]
         for run_id in new:
             self.claiming[run_id] = host.loop.create_task(self._claim(run_id))
+            self._reading += 1
         self.backlog = len(new) >= limit
         if self.backlog:
             self._next_due_us = now_us
@@ -137,7 +140,7 @@ class Claimer:
         return SWEEP_S if self.claiming else 0.0
 
     def _claimed(self, run_id: str) -> None:
-        """A run being read got its owner, or was let go: what is due may be asked for again."""
+        """A claim is durable, or was given up: what is due may be asked for again without finding the run."""
         self.claiming.pop(run_id, None)
         if self._awaiting_claims and (self.backlog or not self.claiming):
             self._awaiting_claims = False
@@ -158,14 +161,16 @@ class Claimer:
             logger.exception("run %s could not be prepared; trying again in a minute", run_id)
             self.due_at(host.system.now_us() + 60_000_000)
         finally:
+            self._reading -= 1
             if live is not None:
                 live.task = self.claiming.get(run_id)
                 host.adopt(live)
-            self._claimed(run_id)
+            else:
+                self._claimed(run_id)
         if live is None or loaded is None:
             self.place_freed(None)
             return
-        await claim_and_drive(host, live, loaded)
+        await claim_and_drive(host, live, loaded, lambda: self._claimed(run_id))
 
     async def _prepare(self, loaded: LoadedRun) -> LiveRun | None:
         """The run folded, with its line; None where nobody can run it."""
