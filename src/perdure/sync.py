@@ -16,7 +16,7 @@ import threading
 from collections.abc import Coroutine, Generator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, Never, TypeVar
 
 from perdure.app import App
 from perdure.app import connect as connect_async
@@ -72,7 +72,7 @@ class SyncClient:
 
     def submit(
         self,
-        pipeline: Pipeline[In, Any, Out_co],
+        pipeline: Pipeline[In, Never, Out_co],
         input: In,
         *,
         resource: str | None = None,
@@ -98,7 +98,7 @@ class SyncClient:
             )
         )
 
-    def result(self, run_id: str, timeout: Duration | None = None) -> Result[Any]:
+    def result(self, run_id: str, timeout: Duration | None = None) -> Result[object]:
         """See `Run.result`."""
         return self.call(self.client.result(run_id, timeout))
 

@@ -18,8 +18,9 @@ def leaves_defaults(info: inspect.DataclassType) -> bool:
     return any(field.default is not NODEFAULT for field in info.fields)
 
 
-def complete(value: Any) -> None:
-    """Give every dataclass object inside `value`, which was just decoded, the fields that it lacks."""
+def complete(decoded: object) -> None:
+    """Give every dataclass object inside what was just decoded the fields that it lacks."""
+    value: Any = decoded
     kind: Any = value.__class__
     if kind in _SCALARS:
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias, TypeVar, assert_never
+from typing import Never, TypeAlias, TypeVar, assert_never
 
 from perdure.core import admission
 from perdure.core.durations import Duration
@@ -35,7 +35,7 @@ from perdure.ports.store import (
     SlotTaken,
     Store,
 )
-from perdure.runtime.appending import seal
+from perdure.runtime.appending import append_and_tell, seal
 from perdure.runtime.arguments import check_duration, check_name, check_text, check_time
 from perdure.runtime.entering import SubmitOptions, submission
 from perdure.runtime.indexing import facts_state, new_run, standing_at
@@ -84,7 +84,7 @@ class Client:
 
     async def submit(
         self,
-        pipeline: Pipeline[In, Any, Out_co],
+        pipeline: Pipeline[In, Never, Out_co],
         input: In,
         *,
         resource: str | None = None,
@@ -125,9 +125,8 @@ class Client:
         append = seal(p, [submitted], now_us, self._system.append_id(), OUTSIDE)
         append.new = new_run(submitted, now_us)
         append.index = facts_state(p, now_us)
-        result = await asyncio.shield(self._store.append(append))
+        result = await append_and_tell(self._store, append, self._notify)
         if isinstance(result, Committed):
-            self._notify(submitted.run_id)
             return submitted.run_id, True
         return await self._joined(submitted, result), False
 
@@ -158,7 +157,7 @@ class Client:
 
     # --- read
 
-    async def run(self, run_id: str) -> Run[Any]:
+    async def run(self, run_id: str) -> Run[object]:
         """A handle on a run.
 
         Raises:
@@ -219,7 +218,7 @@ class Client:
             facts += [RecordedFact(row.first_seq + i, row.at_us, fact) for i, fact in enumerate(decoded)]
         return facts
 
-    async def result(self, run_id: str, timeout: Duration | None = None) -> Result[Any]:
+    async def result(self, run_id: str, timeout: Duration | None = None) -> Result[object]:
         """See `Run.result`."""
         if timeout is None:
             return await self._wait(run_id)
@@ -230,7 +229,7 @@ class Client:
         except TimeoutError:
             raise TimeoutError(f"run {run_id} has not ended after {seconds:g} s; it goes on") from None
 
-    async def _wait(self, run_id: str) -> Result[Any]:
+    async def _wait(self, run_id: str) -> Result[object]:
         while True:
             waiter = self._waiters.register(run_id)
             try:
@@ -244,7 +243,7 @@ class Client:
             if ended is not None and ended.submitted is not None:
                 return result_of(ended, self._pipelines.get(ended.submitted.pipeline))
 
-    async def _result_now(self, run_id: str) -> Result[Any] | None:
+    async def _result_now(self, run_id: str) -> Result[object] | None:
         loaded = await self._load(run_id)
         state = loaded.row.state
         match state.status:
@@ -389,8 +388,7 @@ class Client:
 
     async def _admit(self, run_id: str, ask: Ask) -> None:
         """A fact from outside, durable when this returns, and then told [J-6, R-16]."""
-        if await admit(self._store, self._system, check_name("run id", run_id), ask):
-            self._notify(run_id)
+        await admit(self._store, self._system, check_name("run id", run_id), ask, self._notify)
 
     async def _load(self, run_id: str) -> LoadedRun:
         loaded = await self._store.load(check_name("run id", run_id))

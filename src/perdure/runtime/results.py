@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from perdure.core.facts import RunSucceeded
 from perdure.core.projection import Projection
 from perdure.define.pipeline import AnyPipeline
-from perdure.define.result import Canceled, Failed, Succeeded
+from perdure.define.result import Canceled, Failed, Result, Succeeded
 from perdure.errors import CorruptJournal, InvalidRun, PayloadError
 
 
-def result_of(p: Projection, pipeline: AnyPipeline | None) -> Succeeded[Any] | Failed | Canceled:
+def result_of(p: Projection, pipeline: AnyPipeline | None) -> Result[object]:
     """The result of a run that ended.
 
     Raises:
