@@ -246,7 +246,7 @@ class Bank(ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
         """Says nothing of callers that hung up, since some are killed on purpose."""
         if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)  # type: ignore[arg-type]
+            super().handle_error(request, client_address)  # type: ignore[arg-type] # the base is typed narrower than it is called
 
     def wait(self, seconds: float) -> None:
         """Makes a caller wait, but not a bank that wants to close."""
