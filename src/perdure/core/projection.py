@@ -200,7 +200,7 @@ class Stored(msgspec.Struct, omit_defaults=True):
 
 
 _FIELDS = tuple(Stored.__struct_fields__)
-_encoder = msgspec.json.Encoder()
+_encoder = msgspec.json.Encoder(order="deterministic")  # equal projections give equal bytes, whatever a set's order
 _decoder = msgspec.json.Decoder(Stored)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 from perdure.core.chain import chain_hash
 from perdure.core.facts import Fact
 from perdure.core.journal import encode_facts
 from perdure.core.projection import Projection
-from perdure.ports.store import Append
+from perdure.ports.store import Append, AppendResult, Committed, Store
 
 
 def seal(p: Projection, facts: list[Fact], at_us: int, append_id: bytes, token: int) -> Append:
@@ -21,3 +24,19 @@ def seal(p: Projection, facts: list[Fact], at_us: int, append_id: bytes, token: 
     row_hash = chain_hash(prev_hash, first_seq, count, at_us, append_id, data)
     p.row_seq, p.row_hash = first_seq, row_hash
     return Append(p.run_id, p.locator, first_seq, count, at_us, append_id, data, row_hash, prev_seq, prev_hash, token)
+
+
+async def append_and_tell(store: Store, append: Append, tell: Callable[[str], None]) -> AppendResult:
+    """Append for a caller who may be cancelled meanwhile: that stops neither the append nor the telling [J-14, R-16].
+
+    Args:
+        tell: called with the run id once the append is committed, before the caller goes on.
+    """
+    future = store.append(append)
+
+    def landed(done: asyncio.Future[AppendResult]) -> None:
+        if not done.cancelled() and done.exception() is None and isinstance(done.result(), Committed):
+            tell(append.run_id)
+
+    future.add_done_callback(landed)
+    return await asyncio.shield(future)

@@ -85,7 +85,7 @@ async def _plan(
         await live.reload()
     if outcome is None and live.attempt_is_open():  # stopped for nothing: how it would have ended is not known
         outcome = Interrupted()
-    if outcome is None or (not fresh and not live.attempt_is_open()):
+    if outcome is None or not live.attempt_is_open():
         if host.observers:
             host.emit("late", live.p, step=op.step, phase=_phase(op), attempt=op.attempt)
         return plan_next(live.p, topology, setting)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from typing import assert_never
 
@@ -18,7 +17,7 @@ from perdure.define.pipeline import AnyPipeline
 from perdure.errors import InvalidArgument, KeyTaken, NotAllowed, NotFound, PayloadError
 from perdure.ports.clock import System
 from perdure.ports.store import Committed, Conflict, Store
-from perdure.runtime.appending import seal
+from perdure.runtime.appending import append_and_tell, seal
 from perdure.runtime.arguments import check_text
 from perdure.runtime.indexing import facts_state
 from perdure.runtime.loading import project
@@ -30,11 +29,11 @@ OUTSIDE = 0
 Ask = Callable[[Projection], admission.Admission]
 
 
-async def admit(store: Store, system: System, run_id: str, ask: Ask) -> bool:
-    """Load, ask, append; again if somebody appended first, without limit.
+async def admit(store: Store, system: System, run_id: str, ask: Ask, tell: Callable[[str], None]) -> None:
+    """Load, ask, append; again if somebody appended first, without limit. A duplicate is not written [J-4].
 
-    Returns:
-        Whether something was written; False for a duplicate [J-4].
+    Args:
+        tell: called with the run id when something was written, whatever has become of the caller [R-16].
 
     Raises:
         NotFound: there is no such run.
@@ -48,10 +47,10 @@ async def admit(store: Store, system: System, run_id: str, ask: Ask) -> bool:
         p = project(loaded)
         match ask(p):
             case admission.Admitted(fact):
-                if await _append(store, system, p, fact, loaded.row.state.build):
-                    return True
+                if await _append(store, system, p, fact, loaded.row.state.build, tell):
+                    return
             case admission.Duplicate():
-                return False
+                return
             case admission.Taken(key, problem):
                 raise KeyTaken(f"run {run_id}: {problem}", key)
             case admission.NotPermitted(problem):
@@ -60,13 +59,15 @@ async def admit(store: Store, system: System, run_id: str, ask: Ask) -> bool:
                 assert_never(unreachable)
 
 
-async def _append(store: Store, system: System, p: Projection, fact: Fact, judged_by: str) -> bool:
+async def _append(
+    store: Store, system: System, p: Projection, fact: Fact, judged_by: str, tell: Callable[[str], None]
+) -> bool:
     """Append one fact. A run that was judged invalid stays known as such: its open attempt was not lost [D-2, M-17]."""
     now_us = system.now_us()
     fold(p, fact, now_us)
     append = seal(p, [fact], now_us, system.append_id(), OUTSIDE)
     append.index = msgspec.structs.replace(facts_state(p, now_us), build=judged_by)
-    result = await asyncio.shield(store.append(append))
+    result = await append_and_tell(store, append, tell)
     if isinstance(result, (Committed, Conflict)):
         return isinstance(result, Committed)
     raise NotFound(f"there is no run {p.run_id!r}")
@@ -115,7 +116,8 @@ def resolution(
     else:
         step = v.step or _next_step(p, topology)
         pipeline = pipelines.get(p.submitted.pipeline) if p.submitted is not None else None
-        state = b"null" if p.failure is not None else _state(pipeline, step, v.value)
+        nothing_next = step is None  # refused below, with the reason
+        state = b"null" if nothing_next or p.failure is not None else _state(pipeline, step, v.value)
         request = admission.ResolveRequest("value", v.actor, v.step, state, note=v.note)
     return admission.admit_resolve(p, topology, request, at_us)
 
