@@ -97,8 +97,8 @@ class Append(msgspec.Struct, gc=False):
         new: for a new run its immutable columns.
         index: the new index state, or None where no column changes. From an owner (token > 0, or a new run) it is
             written as it stands and clears `attention`. From outside (token 0) it is written only if nobody owns
-            the run at that moment; if somebody does, `attention` is set instead. A terminal status records `at_us`
-            as the end and frees the slot unless `slot_once`.
+            the run at that moment; if somebody does, `attention` is set instead, also where `index` is None. A
+            terminal status records `at_us` as the end and frees the slot unless `slot_once`.
     """
 
     run_id: str
@@ -158,7 +158,8 @@ class JournalRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class Snapshot(msgspec.Struct, frozen=True, gc=False):
-    """A stored projection. Used only if the row at `row_seq` has `row_hash` and `reducer` is this release's.
+    """A stored projection. Used only if the row at `row_seq` has `row_hash`, which the driver sees to, and `reducer` is
+    this release's, which the caller does.
 
     Attributes:
         row_seq: first sequence of the last row folded into it.
@@ -205,7 +206,12 @@ class Deployment(msgspec.Struct, frozen=True, gc=False):
 
 
 class RunFilter(msgspec.Struct, frozen=True, gc=False):
-    """What `list_runs` shows; None matches everything. `status` accepts several."""
+    """What `list_runs` shows; None matches everything.
+
+    Attributes:
+        statuses: any of these; all if there are none.
+        submitted_after_us, submitted_before_us: from the first, inclusive, up to the second, exclusive.
+    """
 
     pipeline: str | None = None
     tenant: str | None = None
@@ -337,7 +343,10 @@ class Store(Protocol):
     async def restore_index(
         self, locator: int, new: NewRun, state: IndexState, ended_us: int | None, /, *, slot_held: bool
     ) -> None:
-        """Insert or replace an index row that was computed from the facts."""
+        """Insert or replace an index row that was computed from the facts; clears `attention`.
+
+        A slot that another run holds by now stays with that run, whatever `slot_held` says.
+        """
         ...
 
     async def info(self) -> dict[str, str | int]:

@@ -1,0 +1,202 @@
+"""What a store in memory keeps, and what every append does to it: the rules of the port, written once and plainly."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from perdure.ports.store import (
+    TERMINAL,
+    Append,
+    AppendResult,
+    Committed,
+    Conflict,
+    Deployment,
+    Fenced,
+    Gone,
+    IndexState,
+    JournalRow,
+    NewRun,
+    RunRow,
+    SlotTaken,
+    Snapshot,
+)
+
+if TYPE_CHECKING:
+    from perdure.storage.memory import MemoryStore
+
+
+@dataclass(slots=True)
+class MemoryRun:
+    """One run: its journal, and the index row if it was not lost."""
+
+    locator: int
+    run_id: str
+    rows: list[JournalRow] = field(default_factory=list[JournalRow])
+    at: dict[int, JournalRow] = field(default_factory=dict[int, JournalRow])
+    snapshot: Snapshot | None = None
+    new: NewRun | None = None
+    state: IndexState | None = None
+    ended_us: int | None = None
+    attention: bool = False
+    slot_held: bool = False
+
+    def add(self, append: Append) -> None:
+        row = JournalRow(
+            append.first_seq, append.count, append.at_us, append.append_id, append.hash, bytes(append.facts)
+        )
+        self.rows.append(row)
+        self.at[row.first_seq] = row
+
+    def row(self) -> RunRow | None:
+        if self.new is None or self.state is None:
+            return None
+        return RunRow(self.locator, self.new, self.state, self.ended_us, self.attention)
+
+
+class MemoryData:
+    """What a `MemoryStore` keeps. It can outlive the store, as a file outlives a process.
+
+    `MemoryStore(data)` reopens it.
+
+    Attributes:
+        owner: worker id of the engine that owns it, or None.
+        commits: number of groups committed, for tests that count.
+    """
+
+    def __init__(self) -> None:
+        self.owner: str | None = None
+        self.commits = 0
+        self._runs: dict[int, MemoryRun] = {}
+        self._by_id: dict[str, MemoryRun] = {}
+        self._slots: dict[tuple[str, str, str], MemoryRun] = {}
+        self._due: dict[int, int] = {}
+        self._deployments: list[Deployment] = []
+        self._numbers = itertools.count(1)
+        self._stores: list[MemoryStore] = []
+
+    def lose_index(self) -> None:
+        """Forget every index row and snapshot, as a careless hand might; the journal stays. For tests of rebuilding."""
+        for run in self._runs.values():
+            run.new = run.state = run.snapshot = run.ended_us = None
+            run.attention = run.slot_held = False
+        self._slots.clear()
+        self._due.clear()
+
+    # --- writing
+
+    def append(self, append: Append) -> AppendResult:
+        if append.new is not None:
+            return self._append_new(append, append.new)
+        run = self._runs.get(append.locator)
+        if run is None:
+            return Gone()
+        taken = run.at.get(append.first_seq)
+        if taken is not None and taken.append_id == append.append_id:
+            return Committed(run.locator)
+        if run.state is not None and 0 < append.token < run.state.token:
+            return Fenced(run.state.token)
+        before = run.at.get(append.prev_seq)
+        if taken is not None or before is None or before.hash != append.prev_hash:
+            return Conflict()
+        run.add(append)
+        self._append_index(run, append)
+        return Committed(run.locator)
+
+    def _append_new(self, append: Append, new: NewRun) -> AppendResult:
+        known = self._by_id.get(append.run_id)
+        if known is not None:
+            mine = bool(known.rows) and known.rows[0].append_id == append.append_id
+            return Committed(known.locator) if mine else Conflict()
+        if new.slot_key is not None:
+            holder = self._slots.get((new.tenant, new.pipeline, new.slot_key))
+            if holder is not None and holder.new is not None:
+                return SlotTaken(holder.run_id, holder.new.input_digest)
+        run = MemoryRun(next(self._numbers), append.run_id, new=new)
+        self._runs[run.locator] = self._by_id[run.run_id] = run
+        if new.slot_key is not None:
+            self._hold_slot(run, new)
+        run.add(append)
+        self._append_index(run, append)
+        return Committed(run.locator)
+
+    def _append_index(self, run: MemoryRun, append: Append) -> None:
+        outside = append.token == 0 and append.new is None
+        if outside and run.state is not None and run.state.worker:
+            run.attention = True
+        elif append.index is not None and run.new is not None:
+            self.set_state(run, append.index)
+            if append.index.status in TERMINAL:
+                run.ended_us = append.at_us
+                if not run.new.slot_once:
+                    self._free_slot(run)
+
+    def set_index(self, locator: int, state: IndexState, tail_seq: int) -> bool:
+        run = self._runs.get(locator)
+        if run is None or run.state is None or run.rows[-1].first_seq != tail_seq:
+            return False
+        self.set_state(run, state)
+        return True
+
+    def set_state(self, run: MemoryRun, state: IndexState) -> None:
+        run.state = state
+        run.attention = False
+        if state.due_us is None:
+            self._due.pop(run.locator, None)
+        else:
+            self._due[run.locator] = state.due_us
+
+    def _hold_slot(self, run: MemoryRun, new: NewRun) -> None:
+        if new.slot_key is not None:
+            self._slots[new.tenant, new.pipeline, new.slot_key] = run
+            run.slot_held = True
+
+    def _free_slot(self, run: MemoryRun) -> None:
+        if run.slot_held and run.new is not None and run.new.slot_key is not None:
+            del self._slots[run.new.tenant, run.new.pipeline, run.new.slot_key]
+        run.slot_held = False
+
+    def put_snapshot(self, locator: int, snapshot: Snapshot) -> None:
+        run = self._runs.get(locator)
+        if run is not None:
+            run.snapshot = snapshot
+
+    def remove(self, run: MemoryRun) -> None:
+        self._free_slot(run)
+        self._due.pop(run.locator, None)
+        del self._runs[run.locator]
+        del self._by_id[run.run_id]
+
+    def restore(self, run: MemoryRun, new: NewRun, state: IndexState, ended_us: int | None, slot_held: bool) -> None:
+        self._free_slot(run)
+        run.new, run.ended_us = new, ended_us
+        self.set_state(run, state)
+        if slot_held and new.slot_key is not None and (new.tenant, new.pipeline, new.slot_key) not in self._slots:
+            self._hold_slot(run, new)
+
+    # --- reading
+
+    def run(self, run_id: str) -> MemoryRun | None:
+        return self._by_id.get(run_id)
+
+    def at(self, locator: int) -> MemoryRun | None:
+        return self._runs.get(locator)
+
+    def runs(self) -> list[MemoryRun]:
+        return list(self._runs.values())
+
+    def due(self) -> list[tuple[int, int]]:
+        """(due time, locator) of all runs that have a due time, longest due first."""
+        return sorted((due_us, locator) for locator, due_us in self._due.items())
+
+    def next_due_us(self) -> int | None:
+        return min(self._due.values(), default=None)
+
+    @property
+    def registry(self) -> list[Deployment]:
+        return self._deployments
+
+    @property
+    def stores(self) -> list[MemoryStore]:
+        return self._stores
