@@ -130,7 +130,7 @@ class SlotTaken(msgspec.Struct, frozen=True, gc=False):
 
 
 class Conflict(msgspec.Struct, frozen=True, gc=False):
-    """Somebody appended first, or the expected predecessor is not there; nothing was written: re-read, re-plan [J-5]."""
+    """Somebody appended first, or the predecessor is not there; nothing was written: re-read, re-plan [J-5]."""
 
 
 class Fenced(msgspec.Struct, frozen=True, gc=False):
@@ -222,7 +222,7 @@ class RunFilter(msgspec.Struct, frozen=True, gc=False):
 
 
 class Trouble(msgspec.Struct, frozen=True, gc=False):
-    """The store failed to commit and will try again after `retry_in_s` seconds; `fatal`: it gave up, the engine must stop."""
+    """The store failed to commit and tries again after `retry_in_s` seconds; `fatal`: it gave up, the engine must stop."""
 
     problem: str
     retry_in_s: float
@@ -249,7 +249,7 @@ class Store(Protocol):
         ...
 
     def abort(self) -> None:
-        """Drop everything in memory and ownership at once, as a killed process would; appends in flight may be lost or not."""
+        """Drop memory and ownership at once, as a killed process would; appends in flight may be lost or not."""
         ...
 
     def append(self, append: Append, /) -> asyncio.Future[AppendResult]:

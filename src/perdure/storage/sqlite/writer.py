@@ -316,10 +316,7 @@ class Writer:
             leak(con)  # the path may mean another file by now
             return
         with contextlib.suppress(sqlite3.Error):
-            if not self._aborted:
-                con.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        with contextlib.suppress(sqlite3.Error):
-            con.close()
+            con.close()  # the last connection to the file brings the log into it
 
 
 def _drain(inbox: queue.SimpleQueue[Sequence[Job] | None]) -> Iterator[Sequence[Job] | None]:
