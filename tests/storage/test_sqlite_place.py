@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -141,29 +142,30 @@ async def test_refused_store_opens_once_the_reason_is_gone(tmp_path: Path) -> No
     await store.close()
 
 
-def test_read_only_file_and_directory(tmp_path: Path) -> None:
+@pytest.fixture
+def public_folder() -> Iterator[Path]:
+    """A folder that other users can reach; pytest's own are private."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(os.path.realpath(name))
+        folder.chmod(0o755)
+        yield folder
+        folder.chmod(0o755)
+
+
+def test_read_only_file_and_directory(public_folder: Path) -> None:
     """Tried as another user where this one may do anything."""
-    path = tmp_path / "store.db"
+    path = public_folder / "store.db"
     asyncio.run(filled(path))
-    user = ""
-    if os.geteuid() == 0:
-        user = NOBODY
-        for folder in (tmp_path, *tmp_path.parents[:2]):
-            if folder.stat().st_mode & 0o055 != 0o055:
-                folder.chmod(folder.stat().st_mode | 0o055)
+    user = NOBODY if os.geteuid() == 0 else ""
     path.chmod(0o444)
-    tmp_path.chmod(0o555)
-    try:
-        assert run("try_open", path, "", user) == [
-            f"StoreUnusable {path} cannot be written by this user; SQLite needs to read and write it"
-        ]
-        path.chmod(0o666)
-        [told] = run("try_open", path, "", user)
-        assert told.startswith(f"StoreUnusable the directory {tmp_path} is read-only for this user")
-        [told] = run("try_open", tmp_path / "new.db", "w2", user)
-        assert told.startswith(f"StoreUnusable the directory {tmp_path} is read-only for this user")
-    finally:
-        tmp_path.chmod(0o755)
+    public_folder.chmod(0o555)
+    assert run("try_open", path, "", user) == [
+        f"StoreUnusable {path} cannot be written by this user; SQLite needs to read and write it"
+    ]
+    path.chmod(0o666)
+    for name in ("store.db", "new.db"):
+        [told] = run("try_open", public_folder / name, "w2", user)
+        assert told.startswith(f"StoreUnusable the directory {public_folder} is read-only for this user")
 
 
 async def test_file_locked_for_long_by_another_program(tmp_path: Path) -> None:
