@@ -12,13 +12,13 @@ from perdure.storage.sqlite.schema import prepare
 
 
 def open_writer(path: Path, patience_s: float) -> sqlite3.Connection:
-    """Open the file for writing, creating it and its tables where missing.
+    """Open the file for writing, creating it and its tables where missing. Threads take turns with the connection.
 
     Raises:
         StoreUnusable: not a store of ours, damaged or read-only.
         StoreUnavailable: locked for long, or the disk does not answer.
     """
-    con = _connect(path)
+    con = _connect(path, one_thread=False)
     try:
         try:
             prepare(con, str(path), patience_s)
@@ -29,7 +29,6 @@ def open_writer(path: Path, patience_s: float) -> sqlite3.Connection:
         con.close()
         raise
     con.execute("PRAGMA cache_size = -16000")
-    con.execute("PRAGMA wal_autocheckpoint = 4000")  # pages: 16 MB of log are read again after a kill, at most
     con.execute("PRAGMA journal_size_limit = 67108864")
     con.execute("PRAGMA temp_store = MEMORY")
     con.execute("PRAGMA secure_delete = OFF")
@@ -44,9 +43,11 @@ def open_reader(path: Path) -> sqlite3.Connection:
     return con
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path, *, one_thread: bool = True) -> sqlite3.Connection:
     try:
-        return sqlite3.connect(path, timeout=0, isolation_level=None, cached_statements=64)
+        return sqlite3.connect(
+            path, timeout=0, isolation_level=None, cached_statements=64, check_same_thread=one_thread
+        )
     except sqlite3.Error as error:
         raise explained(error, path) from error
 

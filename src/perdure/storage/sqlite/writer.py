@@ -1,8 +1,9 @@
 """The one thread that writes: group commit, and what happens when a commit fails.
 
-Whatever is queued when the thread becomes free is one transaction; a lone append goes at once. Results go back in one
-call per group. A group that cannot be committed is kept and tried again until it is, unless the file is lost: nothing
-that was acknowledged is ever missing, and nothing is acknowledged before it is durable [J-14, R-8].
+Whatever is queued when the thread becomes free is one transaction; a lone append goes at once, and where commits are
+quick the loop commits it without the thread. Results go back in one call per group. A group that cannot be committed is
+kept and tried again until it is, unless the file is lost: nothing that was acknowledged is ever missing, and nothing is
+acknowledged before it is durable [J-14, R-8].
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from perdure.ports.store import Append, Trouble
 from perdure.storage.sqlite.busy import error_kind, patiently, pause_s
 from perdure.storage.sqlite.connect import explained, leak, open_writer
 from perdure.storage.sqlite.group import Entry, apply_group
-from perdure.storage.sqlite.mail import Mailbox
+from perdure.storage.sqlite.mail import Answer, Mailbox
+from perdure.storage.sqlite.pace import Pace
 from perdure.storage.sqlite.place import Identity
 
 T = TypeVar("T")
@@ -52,7 +54,10 @@ class Aborted(Exception):
 
 
 class Writer:
-    """The writer thread. Methods are for the loop; those below `_main` run in the thread."""
+    """The writer thread. Methods are for the loop; those below `_main` run in the thread.
+
+    The connection belongs to whoever holds `_turn`: the thread while it serves, the loop while it commits a lone job.
+    """
 
     def __init__(
         self,
@@ -73,6 +78,8 @@ class Writer:
         self._closing = False
         self._aborted = False
         self._hurry = threading.Event()
+        self._turn = threading.Lock()
+        self._pace = Pace()
         self._thread = threading.Thread(target=self._main, name="perdure-sqlite-writer", daemon=True)
         self._con: sqlite3.Connection | None = None
         self._identity: Identity | None = None
@@ -88,8 +95,38 @@ class Writer:
         return self._opened
 
     def put(self, jobs: Sequence[Job]) -> None:
-        """Hand over jobs; an empty sequence only wakes the thread."""
+        """Commit a lone job at once, or hand jobs over to the thread."""
+        if len(jobs) > 1:
+            self._pace.met()
+        elif jobs and self._committed_here(*jobs[0]):
+            return
         self._inbox.put(jobs)
+
+    def _committed_here(self, future: asyncio.Future[Any] | None, entry: Entry | Work) -> bool:
+        """Commit on the loop what comes alone, if that is quick; False: nothing was written, the thread is to do it.
+
+        Never waits: not for the thread, not for a lock of another process. Whatever goes wrong, the thread meets the
+        same and knows what to do about it; it may find there what was committed here after all [J-14].
+        """
+        if isinstance(entry, Work) or not self._inbox.empty() or not self._turn.acquire(blocking=False):
+            self._pace.met()
+            return False
+        try:
+            if not self._pace.lone() or self._closing or self._aborted or self.fatal is not None:
+                return False
+            results = self._transaction(lambda con: apply_group(con, [entry]), begin=_begin_now)
+        except Exception:
+            return False
+        except BaseException:  # Ctrl-C: the job is not to be lost with it
+            self._inbox.put([(future, entry)])
+            raise
+        finally:
+            self._turn.release()
+        if future is not None and not future.done():
+            future.set_result(results[0])
+        if self._pace.checkpoint_is_due():
+            self._inbox.put([(None, Work(_checkpoint, transaction=False))])
+        return True
 
     def watch(self) -> None:
         """From now on look for commits of others."""
@@ -137,21 +174,24 @@ class Writer:
                     self._serve(jobs)
                 except Exception as error:  # a bug of ours must not look like a store that never answers
                     broken = self._give_up(StoreUnusable(f"the writer of {self._path} broke: {error!r}"))
-                    self._refuse(jobs, broken)
+                    self._mail.send(_refusals(jobs, broken))
         finally:
             self._let_go()
             self._mail.send([(self._closed, None, None)])
 
     def _serve(self, jobs: Sequence[Job]) -> None:
         for part in _parts(jobs):
-            if self._aborted or self.fatal is not None:
-                self._refuse(part, self.fatal)
-            elif isinstance(part[0][1], Work):
-                self._work(part[0][0], part[0][1])
-            else:
-                self._commit(part)
+            with self._turn:
+                answers = self._answers(part)
+            self._mail.send(answers)  # after the turn, so that the loop finds it free when it hears of this
         if self._watching and time.monotonic() - self._looked_at > POLL_S:
             self._look()
+
+    def _answers(self, part: Sequence[Job]) -> list[Answer]:
+        if self._aborted or self.fatal is not None:
+            return _refusals(part, self.fatal)
+        future, entry = part[0]
+        return [self._work(future, entry)] if isinstance(entry, Work) else self._commit(part)
 
     def _incoming(self) -> Iterator[list[Job]]:
         """Everything there is, whenever there is something; ends when the store is closed or aborted."""
@@ -171,26 +211,24 @@ class Writer:
                 stop = stop or more is None
             if jobs:
                 yield jobs
-        self._refuse([job for chunk in _drain(inbox) for job in chunk or ()], None)
+        self._mail.send(_refusals([job for chunk in _drain(inbox) for job in chunk or ()], None))
 
-    def _commit(self, jobs: Sequence[Job]) -> None:
+    def _commit(self, jobs: Sequence[Job]) -> list[Answer]:
         entries: list[Entry] = [entry for _, entry in jobs]  # type: ignore[misc]  # _parts keeps works apart
         try:
             results = self._insist(lambda: self._transaction(lambda con: apply_group(con, entries)))
         except InvalidArgument as error:
             if len(jobs) == 1:
-                self._refuse(jobs, error)
-            else:  # one of them cannot be stored at all: find out which, without hurting the others
-                for job in jobs:
-                    self._commit([job])
+                return _refusals(jobs, error)
+            # one of them cannot be stored at all: find out which, without hurting the others
+            return [answer for job in jobs for answer in self._commit([job])]
         except PerdureError as error:
-            self._refuse(jobs, error)
+            return _refusals(jobs, error)
         except Aborted:
-            self._refuse(jobs, None)
-        else:
-            self._mail.send([(job[0], result, None) for job, result in zip(jobs, results, strict=True)])
+            return _refusals(jobs, None)
+        return [(job[0], result, None) for job, result in zip(jobs, results, strict=True)]
 
-    def _work(self, future: asyncio.Future[Any] | None, work: Work) -> None:
+    def _work(self, future: asyncio.Future[Any] | None, work: Work) -> Answer:
         def attempt() -> object:
             return (
                 self._transaction(work.run)
@@ -199,22 +237,18 @@ class Writer:
             )
 
         try:
-            result = self._insist(attempt)
+            return future, self._insist(attempt), None
         except PerdureError as error:
-            self._mail.send([(future, None, error)])
+            return future, None, error
         except Aborted:
-            self._refuse([(future, work)], None)
-        else:
-            self._mail.send([(future, result, None)])
+            return future, None, _closed()
 
-    def _refuse(self, jobs: Sequence[Job], error: PerdureError | None) -> None:
-        reason = error or StoreUnavailable("the store was closed")
-        if jobs:
-            self._mail.send([(future, None, reason) for future, _ in jobs])
-
-    def _transaction(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def _transaction(
+        self, work: Callable[[sqlite3.Connection], T], begin: Callable[[sqlite3.Connection], None] | None = None
+    ) -> T:
         con = self._live()
-        self._begin(con)
+        started_s = time.monotonic()
+        (begin or self._begin)(con)
         try:
             result = work(con)
             if self._aborted:
@@ -222,6 +256,7 @@ class Writer:
             if self._identity is not None:
                 self._identity.check()
             con.execute("COMMIT")
+            self._pace.took(time.monotonic() - started_s)
         except BaseException:
             with contextlib.suppress(sqlite3.Error):
                 if con.in_transaction:
@@ -287,9 +322,10 @@ class Writer:
         if self.fatal is not None:
             return
         try:
-            version = self._data_version()
-            if self._identity is not None:
-                self._identity.check()
+            with self._turn:
+                version = self._data_version()
+                if self._identity is not None:
+                    self._identity.check()
         except StoreUnusable as error:
             self._give_up(error)
         except sqlite3.Error:
@@ -317,6 +353,23 @@ class Writer:
             return
         with contextlib.suppress(sqlite3.Error):
             con.close()  # the last connection to the file brings the log into it
+
+
+def _closed() -> StoreUnavailable:
+    return StoreUnavailable("the store was closed")
+
+
+def _refusals(jobs: Sequence[Job], error: PerdureError | None) -> list[Answer]:
+    return [(future, None, error or _closed()) for future, _ in jobs]
+
+
+def _begin_now(con: sqlite3.Connection) -> None:
+    con.execute("BEGIN IMMEDIATE")
+
+
+def _checkpoint(con: sqlite3.Connection) -> None:
+    with contextlib.suppress(sqlite3.Error):  # if it is more than a busy reader, the next commit tells
+        con.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
 def _drain(inbox: queue.SimpleQueue[Sequence[Job] | None]) -> Iterator[Sequence[Job] | None]:
