@@ -29,6 +29,7 @@ def open_writer(path: Path, patience_s: float) -> sqlite3.Connection:
         con.close()
         raise
     con.execute("PRAGMA cache_size = -16000")
+    con.execute("PRAGMA wal_autocheckpoint = 4000")  # pages: 16 MB of log are read again after a kill, at most
     con.execute("PRAGMA journal_size_limit = 67108864")
     con.execute("PRAGMA temp_store = MEMORY")
     con.execute("PRAGMA secure_delete = OFF")

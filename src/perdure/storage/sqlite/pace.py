@@ -8,8 +8,8 @@ UNKNOWN_S = 0.005
 """What a commit is taken to cost before the first."""
 LONE_IN_A_ROW = 8
 """So many jobs in a row that met no other make it likely that the next one travels alone, too."""
-CHECKPOINT_EVERY = 200
-"""Commits of the loop after which the thread empties the log, before SQLite does so within a commit (1000 pages)."""
+CHECKPOINT_EVERY = 1000
+"""Commits of the loop after which the thread empties the log, before SQLite does so within a commit (4000 pages)."""
 
 
 class Pace:
