@@ -137,7 +137,7 @@ class BareLoop:
         if path.exists():
             raise RuntimeError(f"{path} exists")
         self._path = path
-        self._con = sqlite3.connect(path, isolation_level=None)
+        self._con = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._con.execute("PRAGMA journal_mode = WAL")
         self._con.execute("PRAGMA synchronous = FULL")
         self._con.execute("CREATE TABLE row (n INTEGER PRIMARY KEY, run INTEGER, seq INTEGER, body TEXT) STRICT")
