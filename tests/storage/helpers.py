@@ -47,6 +47,14 @@ def line(process: subprocess.Popen[str]) -> str:
     return text.rstrip("\n")
 
 
+def kill(process: subprocess.Popen[str]) -> list[str]:
+    """End a process as a power cut would; the whole lines it printed that have not been read."""
+    process.kill()
+    with process:  # not `communicate`, which does not see what `line` has buffered
+        text = process.stdout.read() if process.stdout is not None else ""
+    return text[: text.rfind("\n") + 1].splitlines()
+
+
 async def soon(awaitable: Awaitable[T]) -> T:
     """Wait, but not for ever."""
     return await asyncio.wait_for(awaitable, DEADLINE_S)

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
@@ -169,4 +170,5 @@ COMMANDS: dict[str, Callable[..., Coroutine[None, None, None]]] = {
 }
 
 if __name__ == "__main__":
+    warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
     asyncio.run(COMMANDS[sys.argv[1]](*sys.argv[2:]))

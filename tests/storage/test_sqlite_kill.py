@@ -9,7 +9,7 @@ from pathlib import Path
 from perdure.core.chain import chain_hash
 from perdure.storage.sqlite import SqliteStore
 from perdure.testing.conformance.lab import submitted
-from tests.storage.helpers import line, start
+from tests.storage.helpers import kill, line, start
 
 ROUNDS = 6
 LINES_BEFORE_THE_KILL = 300
@@ -21,10 +21,7 @@ async def test_nothing_acknowledged_is_lost(tmp_path: Path, note: Callable[[str]
     for number in range(ROUNDS):
         process = start("write_for_ever", path, f"w{number}")
         told = [line(process) for _ in range(LINES_BEFORE_THE_KILL + 37 * number)]
-        process.kill()
-        rest, _ = process.communicate()
-        whole = rest[: rest.rfind("\n") + 1].splitlines()  # the last line may have been cut
-        for words in map(str.split, [*told, *whole]):
+        for words in map(str.split, [*told, *kill(process)]):
             acknowledged.add((words[0], int(words[1]), words[2]))
     stored = read(path)
     assert acknowledged <= stored

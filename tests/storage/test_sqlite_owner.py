@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from perdure.errors import StoreInUse
 from perdure.storage.sqlite import SqliteStore
 from perdure.testing.conformance.lab import expect_journal, submitted
-from tests.storage.helpers import line, run, start
+from tests.storage.helpers import kill, line, run, start
 
 
 async def test_second_engine_in_the_process_is_refused_by_name(tmp_path: Path) -> None:
@@ -36,8 +35,7 @@ def test_second_process_is_refused_by_name_and_a_kill_frees_the_file(tmp_path: P
     assert told.startswith("StoreInUse")
     assert f"worker w-holder (process {holder.pid} on " in told
     assert run("try_open", path, "") == ["ok"]  # a client may
-    holder.send_signal(signal.SIGKILL)
-    holder.communicate()
+    kill(holder)
     assert run("try_open", path, "w-late") == ["ok"]
 
 
@@ -48,8 +46,7 @@ async def test_a_killed_owner_is_not_named_as_owner(tmp_path: Path) -> None:
     client = SqliteStore(path)
     await client.open(owner=None)
     assert "w-holder" in str((await client.info())["owner"])
-    holder.kill()
-    holder.communicate()
+    kill(holder)
     assert (await client.info())["owner"] == "nobody"
     await client.close()
 

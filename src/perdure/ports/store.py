@@ -222,7 +222,7 @@ class RunFilter(msgspec.Struct, frozen=True, gc=False):
 
 
 class Trouble(msgspec.Struct, frozen=True, gc=False):
-    """The store failed to commit and tries again after `retry_in_s` seconds; `fatal`: it gave up, so must the engine."""
+    """The store failed to commit and tries again in `retry_in_s` seconds; `fatal`: it gave up, so must the engine."""
 
     problem: str
     retry_in_s: float
