@@ -51,7 +51,7 @@ def kill(process: subprocess.Popen[str]) -> list[str]:
     """End a process as a power cut would; the whole lines it printed that have not been read."""
     process.kill()
     with process:  # not `communicate`, which does not see what `line` has buffered
-        text = process.stdout.read() if process.stdout is not None else ""
+        text: str = process.stdout.read() if process.stdout is not None else ""
     return text[: text.rfind("\n") + 1].splitlines()
 
 
