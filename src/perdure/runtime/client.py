@@ -23,6 +23,7 @@ from perdure.errors import (
     InvalidRun,
     NotFound,
     PayloadError,
+    PerdureError,
     ScheduleConflict,
 )
 from perdure.ports.clock import System
@@ -52,6 +53,10 @@ Out_co = TypeVar("Out_co", covariant=True)
 Page: TypeAlias = list[RunInfo]
 Facts: TypeAlias = list[RecordedFact]
 Deployments: TypeAlias = list[Deployment]
+
+
+class _SlotFreed(PerdureError):  # a signal
+    """The run that occupied the slot was removed meanwhile: submit again."""
 
 
 class Client:
@@ -114,8 +119,12 @@ class Client:
         """
         options = SubmitOptions(resource, tenant, delay, start_at, deadline, annotations, actor)
         submitted = submission(pipeline, input, options, self._system, self._payload_limit)
-        run_id, created = await self._enter(pipeline, submitted)
-        return Run(self, run_id, pipeline.id, created=created)
+        while True:
+            try:
+                run_id, created = await self._enter(pipeline, submitted)
+            except _SlotFreed:
+                continue
+            return Run(self, run_id, pipeline.id, created=created)
 
     async def _enter(self, pipeline: AnyPipeline, submitted: RunSubmitted) -> tuple[str, bool]:
         """Append the submission; the run's id, and whether it is new."""
@@ -147,7 +156,10 @@ class Client:
         """Whether the input of `run_id`, read as the pipeline declares it now, is the same: a new field with a default
         makes no other input [J-4, P-3]."""
         pipeline = self._pipelines.get(submitted.pipeline)
-        stored = project(await self._load(run_id)).submitted
+        try:
+            stored = project(await self._load(run_id)).submitted
+        except NotFound:
+            raise _SlotFreed from None
         if pipeline is None or stored is None:
             return False
         try:
