@@ -113,6 +113,7 @@ class App:
             deps = {name: await stack.enter_async_context(bound.open()) for name, bound in self._bound.items()}
             worker = system.worker_id()
             await opened.open(owner=worker)
+            stack.push_async_callback(opened.close)
             engine = self._engine(opened, system, worker, concurrency, drain_timeout, observers)
             stack.push_async_callback(engine.stop)
             await engine.start(deps)
@@ -179,10 +180,12 @@ async def _client(
 ) -> AsyncGenerator[Client]:
     opened = _open(store)
     await opened.open(owner=None)
+    client = Client(opened, RealSystem() if system is None else system, pipelines, payload_limit=payload_limit)
     try:
-        yield Client(opened, RealSystem() if system is None else system, pipelines, payload_limit=payload_limit)
+        yield client
     finally:
         await opened.close()
+        client.release_waiters()
 
 
 def _open(store: str | Store) -> Store:

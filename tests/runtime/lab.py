@@ -211,31 +211,39 @@ class Failing(Watched):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        self._plans: dict[str, list[BaseException]] = {}
+        self._plans: dict[str, list[BaseException | None]] = {}
+        self._always: dict[str, tuple[Callable[[Any], bool], BaseException]] = {}
 
     def plan(self, call: str, *errors: BaseException) -> None:
         """The next calls of this name raise these, one each."""
         self._plans.setdefault(call, []).extend(errors)
 
-    def _maybe(self, call: str) -> None:
+    def fail_nth(self, call: str, nth: int, error: BaseException) -> None:
+        """Of the calls from now on the so-manieth raises this."""
+        self._plans[call] = [*[None] * (nth - 1), error]
+
+    def fail_if(self, call: str, chosen: Callable[[Any], bool], error: BaseException) -> None:
+        """Every call of this name whose first argument is chosen raises this."""
+        self._always[call] = chosen, error
+
+    def _maybe(self, call: str, argument: object = None) -> None:
         planned = self._plans.get(call)
-        if planned:
-            raise planned.pop(0)
+        error = planned.pop(0) if planned else None
+        if error is None and call in self._always and self._always[call][0](argument):
+            error = self._always[call][1]
+        if error is not None:
+            raise error
 
     def append(self, append: Append, /) -> asyncio.Future[AppendResult]:
-        self._maybe("append")
+        self._maybe("append", append)
         return super().append(append)
 
     def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool]:
-        self._maybe("set_index")
+        self._maybe("set_index", locator)
         return super().set_index(locator, state, tail_seq)
 
-    def put_snapshot(self, locator: int, snapshot: Snapshot, /) -> None:
-        self._maybe("put_snapshot")
-        super().put_snapshot(locator, snapshot)
-
     async def load(self, run_id: str, /) -> LoadedRun | None:
-        self._maybe("load")
+        self._maybe("load", run_id)
         return await super().load(run_id)
 
     async def due(self, now_us: int, limit: int, /) -> Sequence[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ from tests.runtime.lab import (
 STEADY = Retry(initial=2.0, factor=3.0, cap=30.0, jitter=0.0)
 
 
-async def times_us(run: Run[None], kind: type = OperationReserved) -> list[int]:
+async def times_us(run: Run[Any], kind: type = OperationReserved) -> list[int]:
     """When facts of a kind were recorded, in virtual microseconds."""
     return [f.at_us - EPOCH_US for f in await run.journal() if isinstance(f.fact, kind)]
 
@@ -112,9 +113,9 @@ async def test_a_backoff_holds_no_place_and_survives_a_restart(system: VirtualSy
         assert isinstance(await other.result(), Succeeded)
         await system.sleep(20)
     async with world.engine(app(pipeline)) as engine:
-        run = await engine.run(run.id)
-        assert isinstance(await run.result(), Succeeded)
-        assert await times_us(run) == [0, 60 * SECOND_US]
+        again = await engine.run(run.id)
+        assert isinstance(await again.result(), Succeeded)
+        assert await times_us(again) == [0, 60 * SECOND_US]
 
 
 @virtually

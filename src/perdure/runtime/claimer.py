@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 
 from perdure.core.journal import NewerJournal
 from perdure.core.operations import InvalidOp
 from perdure.core.projection import Projection
 from perdure.errors import CorruptJournal, StoreUnavailable
 from perdure.ports.store import LoadedRun
-from perdure.runtime.driver import claim_and_drive, judge, quarantine
+from perdure.runtime.driver import claim_and_drive, judge
+from perdure.runtime.guarding import quarantine
 from perdure.runtime.host import Host
 from perdure.runtime.indexing import invalid_state
 from perdure.runtime.live import LiveRun
@@ -23,6 +23,9 @@ SWEEP_S = 60.0
 """However quiet it is, due runs are looked for this often: a clock that was set, a wake-up that was lost [R-16]."""
 
 PAGE = 256
+
+AVOIDING_S = 0.1
+"""How often due runs are looked for while some of them are left alone because of trouble with them."""
 
 
 class Claimer:
@@ -38,6 +41,7 @@ class Claimer:
         self._host = host
         self._kicked = asyncio.Event()
         self._next_due_us: int | None = None
+        self._must_ask = True
         self._awaiting_claims = False
         self._reading = 0
         self._task: asyncio.Task[None] | None = None
@@ -59,8 +63,7 @@ class Claimer:
         """Claim no more; runs that are being read are let go, within `timeout_s`."""
         if self._task is not None:
             self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait([self._task])
             self._task = None
         reading = [task for run_id, task in self.claiming.items() if run_id not in self._host.live]
         if reading:
@@ -74,9 +77,15 @@ class Claimer:
 
     def due_at(self, due_us: int | None) -> None:
         """A run is due at `due_us`: look no later than then."""
-        if due_us is not None and (self._next_due_us is None or due_us <= self._next_due_us):
-            self._next_due_us = due_us
+        if self._told(due_us):
             self._kicked.set()
+
+    def _told(self, due_us: int | None) -> bool:
+        """Note a due time; whether it is the earliest known."""
+        if due_us is None or (self._next_due_us is not None and due_us > self._next_due_us):
+            return False
+        self._next_due_us = due_us
+        return True
 
     def place_freed(self, due_us: int | None) -> None:
         """A place became free, and its run is due again at `due_us`."""
@@ -105,14 +114,17 @@ class Claimer:
                 async with asyncio.timeout(wait_s):
                     await self._kicked.wait()
             except TimeoutError:
-                self._next_due_us = None  # ask the store, whatever was said
+                self._must_ask = True  # the store, whatever was said
 
     async def _claim_due(self) -> float:
         """Start tasks for due runs; returns how long nothing is to be done, in seconds."""
-        host, free = self._host, self.free
-        now_us = host.system.now_us()
-        if self._next_due_us is None:
-            self._next_due_us = await host.store.next_due_us()
+        host = self._host
+        if self._must_ask:
+            self._next_due_us = None
+            found_us = await host.store.next_due_us()
+            self._must_ask = False
+            self._told(found_us)  # may be older than what was told while it was asked
+        now_us, free = host.system.now_us(), self.free
         if self._next_due_us is None:
             return SWEEP_S
         if self._next_due_us > now_us:
@@ -125,19 +137,28 @@ class Claimer:
     async def _take(self, now_us: int, limit: int) -> float:
         """Claim up to `limit` of the runs due now."""
         host = self._host
-        self._next_due_us = None  # what becomes due from here on lowers it again
-        due = await host.store.due(now_us, limit + len(self.claiming))
-        new = [run_id for run_id in due if run_id not in host.live and run_id not in self.claiming][:limit]
-        for run_id in new:
+        avoid = host.avoided(now_us)
+        self._next_due_us, self._must_ask = None, True  # what becomes due from here on may be told late
+        asked = limit + len(self.claiming) + len(avoid)
+        due = await host.store.due(now_us, asked)
+        if len(due) == asked and any(run_id in host.live for run_id in due):  # being released: they may hide others
+            due = await host.store.due(now_us, asked + len(host.live))
+        limit = min(limit, max(self.free, 0))  # places may have been taken meanwhile
+        new = [run_id for run_id in due if not (run_id in host.live or run_id in self.claiming or run_id in avoid)]
+        for run_id in new[:limit]:
             self.claiming[run_id] = host.loop.create_task(self._claim(run_id))
             self._reading += 1
         self.backlog = len(new) >= limit
         if self.backlog:
-            self._next_due_us = now_us
+            self._next_due_us, self._must_ask = now_us, False
             self._awaiting_claims = not self.free
             return SWEEP_S if self._awaiting_claims else 0.0
         self._awaiting_claims = bool(self.claiming)
-        return SWEEP_S if self.claiming else 0.0
+        if self.claiming:
+            return SWEEP_S
+        if avoid:
+            return AVOIDING_S  # the store calls due what is left alone for a while
+        return SWEEP_S if due else 0.0  # all of them ours, their release in flight: they tell when they are let go
 
     def _claimed(self, run_id: str) -> None:
         """A claim is durable, or was given up: what is due may be asked for again without finding the run."""
@@ -155,11 +176,11 @@ class Claimer:
             loaded = await host.store.load(run_id)
             live = await self._prepare(loaded) if loaded is not None else None
         except StoreUnavailable as error:
+            host.avoid(run_id)
             logger.warning("run %s could not be read: %s", run_id, error)
-            self.due_at(host.system.now_us() + 1_000_000)
         except Exception:
-            logger.exception("run %s could not be prepared; trying again in a minute", run_id)
-            self.due_at(host.system.now_us() + 60_000_000)
+            host.avoid(run_id)
+            logger.exception("run %s could not be prepared: a bug in the engine; it is tried again", run_id)
         finally:
             self._reading -= 1
             if live is not None:
@@ -180,7 +201,7 @@ class Claimer:
         try:
             p = project(loaded)
         except (CorruptJournal, NewerJournal) as error:
-            await quarantine(host, loaded.row.run.run_id, state.token, error)
+            await quarantine(host, loaded.row.run.run_id, error)
             return None
         line = host.lines.get(loaded.row.run.pipeline)
         if line is None or p.submitted is None:

@@ -85,6 +85,10 @@ class Client:
         """The open store, for tools."""
         return self._store
 
+    def release_waiters(self) -> None:
+        """The store is closed: whoever waits for a run looks once more, and learns that."""
+        self._waiters.wake_all()
+
     # --- submit
 
     async def submit(

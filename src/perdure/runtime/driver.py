@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 
-from perdure.core.commit import NotOwner, Plan, Rest, plan_claim, plan_next, plan_outcome
+from perdure.core.commit import Plan, Rest, plan_claim, plan_next, plan_outcome
 from perdure.core.facts import OperationRetryScheduled, RetryCause, RunFailed, SegmentAttemptStarted
-from perdure.core.journal import NewerJournal
 from perdure.core.operations import EndedOp, InvalidOp, RunOp, UnwindOp
 from perdure.core.outcomes import Interrupted, Outcome
 from perdure.core.projection import Projection
-from perdure.errors import CorruptJournal, PerdureError, StoreUnavailable
 from perdure.ports.store import Committed, Conflict, Fenced, Gone, IndexState, LoadedRun, SlotTaken
 from perdure.runtime.appending import seal
 from perdure.runtime.executor import attempt
+from perdure.runtime.guarding import guarded
 from perdure.runtime.host import Host
-from perdure.runtime.indexing import corrupt_state, invalid_state, resting_state, running_state
+from perdure.runtime.indexing import invalid_state, resting_state, running_state
 from perdure.runtime.live import LiveRun, Lost
 from perdure.runtime.loading import project, snapshot_of, worth_a_snapshot
 
@@ -163,8 +161,7 @@ def _released(host: Host, live: LiveRun, plan: Plan, due_us: int | None) -> None
     if not ended and worth_a_snapshot(p, live.snapshot_version, released=True):
         _snapshot(host, live)
     host.release(live, due_us)
-    if not isinstance(plan.rest, InvalidOp):
-        host.judged.pop(p.run_id, None)
+    host.rested(p.run_id, invalid=isinstance(plan.rest, InvalidOp))
     if host.observers:
         emit_facts(host, p, plan)
     host.waiters.wake(p.run_id, p if ended else None)
@@ -218,40 +215,6 @@ async def _claim_and_drive(host: Host, live: LiveRun, loaded: LoadedRun, claimed
     finally:
         claimed()
     await drive(host, live, op)
-
-
-async def guarded(host: Host, live: LiveRun, work: Coroutine[object, object, None]) -> None:
-    """Await `work`; whatever goes wrong hurts this run only, and leaves it with an owner or a due time [R-16]."""
-    try:
-        await work
-    except (Lost, NotOwner):
-        logger.warning("run %s was taken over by another worker or removed; dropped here", live.p.run_id)
-    except CorruptJournal as error:
-        await quarantine(host, live.p.run_id, live.p.token, error)
-    except StoreUnavailable as error:
-        logger.error("run %s waits for the store: %s", live.p.run_id, error)
-    except asyncio.CancelledError:
-        pass  # the engine was aborted: as after a crash, the next owner goes on
-    except Exception:
-        logger.exception("run %s: a bug in the engine; the run is tried again at the next start", live.p.run_id)
-    finally:
-        host.release(live, None)
-        host.waiters.wake(live.p.run_id)
-
-
-async def quarantine(host: Host, run_id: str, token: int, error: CorruptJournal | NewerJournal) -> None:
-    """Mark a run corrupt, so that nobody touches it until somebody looked [J-8]."""
-    logger.error("%s", error)
-    try:
-        found = await host.store.journal_of(run_id)
-        if found is not None:
-            locator, rows = found
-            await host.store.set_index(locator, corrupt_state(token, str(error)), rows[-1].first_seq if rows else 0)
-    except PerdureError as problem:
-        logger.error("run %s could not be quarantined: %s", run_id, problem)
-    host.waiters.wake(run_id)
-    if host.observers:
-        host.emit("corrupt", Projection(run_id), detail=str(error))
 
 
 # --- events

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from perdure.core.commit import ENGINE_ACTOR
 from perdure.core.facts import RunSubmitted
+from perdure.core.projection import Projection
 from perdure.core.retry import Retry
 from perdure.define.pipeline import AnyPipeline
-from perdure.errors import PerdureError, StoreUnavailable
+from perdure.errors import ConflictError, NotFound, StoreUnavailable
 from perdure.ports.clock import System
 from perdure.ports.observer import Observer
 from perdure.ports.store import RunFilter, Store, Trouble
@@ -71,6 +73,7 @@ class Engine(Client):
         self._watchdog = Watchdog(loop, options.block_limit_s, self._on_blocked)
         self._fatal: asyncio.Future[StoreUnavailable] = loop.create_future()
         self._errands: set[asyncio.Task[None]] = set()
+        self._unseen = self._looking = False
         self._patrol: asyncio.TimerHandle | None = None
         self._stopped = False
         store.on_trouble(self._on_trouble)
@@ -128,13 +131,19 @@ class Engine(Client):
         if self._stopped:
             return
         self._stopped = True
-        await self.drain()
+        try:
+            await self.drain()
+        except asyncio.CancelledError:  # whoever stops us is in a hurry
+            self.abort()
+            raise
         self._end_watch()
         self._host.threads.close()
-        self._host.waiters.wake_all()
         self._host.stopped = True
+        self._host.waiters.wake_all()
         await self._store.close()
-        if tasks := self._tasks():
+        if tasks := self._tasks() | self._errands:
+            for errand in self._errands:
+                errand.cancel()
             await asyncio.wait(tasks, timeout=GRACE_S)
 
     def abort(self) -> None:
@@ -150,6 +159,9 @@ class Engine(Client):
         self._end_watch()
         self._host.threads.close()
         self._store.abort()
+        self._host.waiters.wake_all()
+        for errand in self._errands:
+            errand.cancel()
 
     async def failed(self) -> StoreUnavailable:
         """Wait until the store is gone for good; returns the error. Leave the engine then."""
@@ -187,6 +199,10 @@ class Engine(Client):
             run_id, created = await super()._enter(pipeline, submitted)
             if created:
                 claimer.due_at(submitted.start_at_us)
+                if host.observers:
+                    p = Projection(run_id)
+                    p.submitted = submitted
+                    host.emit("submitted", p)
             return run_id, created
         return await submit_and_drive(host, line, submitted, self._joined)
 
@@ -207,23 +223,43 @@ class Engine(Client):
         """Another process committed: look for due runs and for facts about ours."""
         self._claimer.due_at(0)
         self._waiters.wake_all()
-        if self._host.live:
+        self._unseen = True
+        if self._host.live and not self._looking:
+            self._looking = True
             self._spawn(self._look_for_attention())
 
     async def _look_for_attention(self) -> None:
-        with suppress(PerdureError):
-            for run_id in await self._store.attention():
-                live = self._host.live.get(run_id)
-                if live is not None:
-                    live.notice()
+        """Tell owned runs of facts from other processes."""
+        while self._unseen and not self._host.stopped:
+            self._unseen = False
+            await self._insist("facts from outside could not be looked for", self._notice_outside)
+        self._looking = False
+
+    async def _notice_outside(self) -> None:
+        for run_id in await self._store.attention():
+            live = self._host.live.get(run_id)
+            if live is not None:
+                live.notice()
 
     def _on_deadline(self, run_id: str) -> None:
         """The deadline of a run that is owned here has come."""
-        self._spawn(self._cancel_late(run_id))
 
-    async def _cancel_late(self, run_id: str) -> None:
-        with suppress(PerdureError):
-            await self.cancel(run_id, reason="deadline", actor="perdure")
+        async def cancel() -> None:
+            with suppress(ConflictError, NotFound):
+                await self.cancel(run_id, reason="deadline", actor=ENGINE_ACTOR)
+
+        self._spawn(self._insist(f"run {run_id} could not be canceled at its deadline", cancel))
+
+    async def _insist(self, problem: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Do something that must not be forgotten; while the store does not answer, wait with backoff [R-8, R-16]."""
+        delay_s = 0.1
+        while not self._host.stopped:
+            try:
+                return await work()
+            except Exception as error:
+                logger.warning("%s, trying again in %.1f s: %r", problem, delay_s, error)
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 2, 5.0)
 
     def _on_trouble(self, trouble: Trouble) -> None:
         if self._host.observers:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("perdure")
 
+FIRST_AVOIDANCE_US = 1_000_000
+LAST_AVOIDANCE_US = 60_000_000
+
 Next: TypeAlias = Callable[[], Awaitable[object]]
 Middleware: TypeAlias = Callable[[Invocation[Any, Any], Next], Awaitable[object]]
 """Wraps every attempt: awaits the second argument for the handler's value, and returns it [R-15]."""
@@ -79,6 +82,7 @@ class Host:
         self.draining = False
         self.stopped = False
         self.judged: dict[str, int] = {}
+        self._trouble: dict[str, tuple[int, int]] = {}
         self.on_released: Callable[[int | None], None] = lambda _due_us: None
         self.on_deadline: Callable[[str], None] = lambda _run_id: None
 
@@ -114,6 +118,27 @@ class Host:
                 logger.warning("run %s could not be read, trying again in %.2f s: %s", run_id, delay_s, error)
             await asyncio.sleep(delay_s)
             delay_s = min(delay_s * 2, 5.0)
+
+    # --- runs in trouble: a bug of ours, or a store that does not answer for them [R-16]
+
+    def avoid(self, run_id: str) -> int:
+        """Something unexpected happened to a run: leave it alone for a while, longer each time; until when."""
+        times = self._trouble[run_id][0] if run_id in self._trouble else 0
+        until_us = self.system.now_us() + min(FIRST_AVOIDANCE_US << min(times, 20), LAST_AVOIDANCE_US)
+        self._trouble[run_id] = times + 1, until_us
+        return until_us
+
+    def avoided(self, now_us: int) -> set[str]:
+        """Runs to be left alone now; the store may call them due."""
+        trouble = self._trouble
+        return {run_id for run_id, (_, until_us) in trouble.items() if until_us > now_us or run_id in self.live}
+
+    def rested(self, run_id: str, *, invalid: bool) -> None:
+        """A run rests in good order; what is remembered of its troubles is not needed any more."""
+        if self._trouble:
+            self._trouble.pop(run_id, None)
+        if not invalid:
+            self.judged.pop(run_id, None)
 
     def _watch_deadline(self, live: LiveRun) -> None:
         left_s = (live.submitted.deadline_us - self.system.now_us()) / 1_000_000

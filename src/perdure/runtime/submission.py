@@ -13,7 +13,8 @@ from perdure.core.projection import Projection
 from perdure.errors import PerdureError, StoreUnavailable
 from perdure.ports.store import AppendResult, Committed
 from perdure.runtime.appending import seal
-from perdure.runtime.driver import drive, emit_facts, guarded, rest_state
+from perdure.runtime.driver import drive, emit_facts, rest_state
+from perdure.runtime.guarding import guarded
 from perdure.runtime.host import Host
 from perdure.runtime.indexing import new_run, running_state
 from perdure.runtime.line import Line
