@@ -1,4 +1,4 @@
-"""Every kind of stand a run can be at, and every kind of fact that could come next (F069: all pairs are tried).
+"""Every kind of stand a run can be at, and every kind of fact that could come next (all pairs are tried).
 
 The pipeline is `A* B*` unless a stand says otherwise; the letters of a stand's facts are what may follow there.
 """

@@ -32,7 +32,7 @@ def refusal(p: Projection, fact: Fact) -> CorruptJournal | None:
 
 @pytest.mark.parametrize("stand", STANDS, ids=lambda stand: stand.name)
 def test_every_fact_at_every_stand_follows_or_is_refused(stand: Stand) -> None:
-    """J-8, F069: exactly these facts may follow; all others raise `CorruptJournal`, never anything else."""
+    """J-8: exactly these facts may follow; all others raise `CorruptJournal`, never anything else."""
     rows = stand.make().rows
     accepted: set[str] = set()
     for name, fact in CANDIDATES.items():

@@ -1,4 +1,4 @@
-"""Several processes on one file: no lock error ever reaches anybody [F112, F119]."""
+"""Several processes on one file: no lock error ever reaches anybody."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.storage.helpers import DEADLINE_S, start
 
 
 async def test_ten_processes_create_the_store_at_once(tmp_path: Path) -> None:
-    """One creates the schema, the others find it; none fails, none sees half of it [F119]."""
+    """One creates the schema, the others find it; none fails, none sees half of it."""
     path = tmp_path / "store.db"
     processes = [start("try_open", path, "") for _ in range(10)]
     outputs = [process.communicate(timeout=DEADLINE_S * 2)[0].strip() for process in processes]
@@ -25,7 +25,7 @@ async def test_ten_processes_create_the_store_at_once(tmp_path: Path) -> None:
 
 
 async def test_eight_processes_write_beside_each_other(tmp_path: Path, note: Callable[[str], None]) -> None:
-    """Every append is committed, none waits for long, nobody hears of a lock [F112, F012]."""
+    """Every append is committed, none waits for long, nobody hears of a lock."""
     path = tmp_path / "store.db"
     processes = [start("write_some", path, f"p{number}", 4, 60) for number in range(8)]
     outputs = [process.communicate(timeout=DEADLINE_S * 3)[0].strip() for process in processes]

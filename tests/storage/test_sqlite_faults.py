@@ -28,7 +28,7 @@ async def opened(path: Path, *, patience_s: float = 5.0) -> SqliteStore:
 
 
 async def test_lock_held_for_long_is_told_and_waited_for(tmp_path: Path) -> None:
-    """Appends wait while another program holds the lock; reads go on; nothing is refused [F112, R-8]."""
+    """Appends wait while another program holds the lock; reads go on; nothing is refused [R-8]."""
     store = await opened(tmp_path / "store.db", patience_s=0.05)
     troubles = Troubles(store)
     drafts = [await claimed(store, f"run-{i}") for i in range(5)]

@@ -27,7 +27,7 @@ async def test_second_engine_in_the_process_is_refused_by_name(tmp_path: Path) -
 
 
 def test_second_process_is_refused_by_name_and_a_kill_frees_the_file(tmp_path: Path) -> None:
-    """Ownership ends with the process, however it ends; nobody has to clean up [F006]."""
+    """Ownership ends with the process, however it ends; nobody has to clean up."""
     path = tmp_path / "store.db"
     holder = start("hold", path, "w-holder")
     assert line(holder) == "owner"

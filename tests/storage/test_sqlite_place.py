@@ -169,7 +169,7 @@ def test_read_only_file_and_directory(public_folder: Path) -> None:
 
 
 async def test_file_locked_for_long_by_another_program(tmp_path: Path) -> None:
-    """Opening waits for a lock, says so when it lasts, and works once it is gone [F112]."""
+    """Opening waits for a lock, says so when it lasts, and works once it is gone."""
     path = tmp_path / "store.db"
     drafts = await filled(path)
     other = sqlite3.connect(path, isolation_level=None)
@@ -213,7 +213,7 @@ def test_network_file_systems_are_recognised(path: str, kind: str | None) -> Non
 
 
 async def test_network_file_system_is_refused_unless_allowed(tmp_path: Path) -> None:
-    """Refused with advice by default, used if the user vouches for it [F116, F114]."""
+    """Refused with advice by default, used if the user vouches for it."""
     mounts = f"{MOUNTS}40 27 0:50 / {tmp_path} rw - nfs server:/x rw\n"
     path = tmp_path / "store.db"
     with pytest.raises(StoreUnusable, match=r"network file system \(nfs\).*local disk.*network=allow"):

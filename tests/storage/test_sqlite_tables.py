@@ -12,6 +12,7 @@ import pytest
 from perdure.core.facts import RunCancelRequested
 from perdure.ports.store import IndexState, RunFilter
 from perdure.storage.sqlite import SqliteStore
+from perdure.storage.sqlite.queries import DUE, NEXT_DUE
 from perdure.storage.sqlite.schema import SCHEMA_VERSION
 from perdure.testing.conformance.lab import READY, T0, Draft, claimed, ended, expect_journal, loaded, put, submitted
 
@@ -97,7 +98,7 @@ async def test_journal_without_an_index_row_can_still_be_appended_to(tmp_path: P
 
 
 async def test_half_removed_runs_are_collected(tmp_path: Path) -> None:
-    """A number whose journal is gone is not offered for rebuilding [R-9, F124]."""
+    """A number whose journal is gone is not offered for rebuilding [R-9]."""
     path = tmp_path / "store.db"
     store = await opened(path)
     draft = await ended(store, "run-1")
@@ -111,7 +112,7 @@ async def test_half_removed_runs_are_collected(tmp_path: Path) -> None:
 
 
 async def test_removing_gives_the_space_back(tmp_path: Path) -> None:
-    """After retention the file is small again, in bounded steps [R-9, F117]."""
+    """After retention the file is small again, in bounded steps [R-9]."""
     path = tmp_path / "store.db"
     store = await opened(path)
     drafts = [Draft(f"run-{i:04}", input=f'"{"x" * 20_000}"') for i in range(250)]
@@ -150,8 +151,10 @@ async def test_waiting_runs_are_small(tmp_path: Path, note: Callable[[str], None
 QUERIES = {
     "load": "SELECT * FROM run WHERE id = ?",
     "rows": "SELECT * FROM journal WHERE run = ? AND first_seq > ? ORDER BY first_seq",
-    "due": "SELECT id FROM run WHERE due_us <= ? ORDER BY due_us, n LIMIT ?",
-    "next due": "SELECT due_us FROM run WHERE due_us IS NOT NULL ORDER BY due_us LIMIT 1",
+    "due, begun": f"{DUE[0]} AND due_us <= ? ORDER BY due_us, n LIMIT ?",
+    "due, new": f"{DUE[1]} AND due_us <= ? ORDER BY due_us, n LIMIT ?",
+    "next due, begun": f"{NEXT_DUE[0]} ORDER BY due_us LIMIT 1",
+    "next due, new": f"{NEXT_DUE[1]} ORDER BY due_us LIMIT 1",
     "attention": "SELECT id FROM run WHERE worker IS NOT NULL AND attention = 1 ORDER BY n",
     "take over": "UPDATE run SET status = 'ready' WHERE worker IS NOT NULL",
     "invalid": "UPDATE run SET due_us = 1 WHERE status = 'invalid' AND pipeline = ? AND worker IS NULL",
@@ -162,7 +165,7 @@ QUERIES = {
 
 @pytest.mark.parametrize("name", QUERIES)
 async def test_no_query_scans_all_runs(name: str, tmp_path: Path) -> None:
-    """The cost of a start, a claim or a page does not grow with the number of runs [R-7, F139]."""
+    """The cost of a start, a claim or a page does not grow with the number of runs [R-7]."""
     store = await opened(tmp_path / "store.db")
     await store.close()
     con = sqlite3.connect(tmp_path / "store.db")
@@ -170,14 +173,15 @@ async def test_no_query_scans_all_runs(name: str, tmp_path: Path) -> None:
     plan = con.execute(f"EXPLAIN QUERY PLAN {statement}", (1,) * statement.count("?")).fetchall()
     con.close()
     steps = [row[3] for row in plan]
-    bounded = {"SCAN run USING INDEX sqlite_autoindex_run_1", "SCAN run USING COVERING INDEX run_due"}
+    bounded = {"SCAN run USING INDEX sqlite_autoindex_run_1", "SCAN run USING COVERING INDEX run_due_begun"}
+    bounded.add("SCAN run USING COVERING INDEX run_due_new")
     partial = {step for step in steps if step.startswith("SCAN run USING") and "run_owned" in step}
     assert not [step for step in steps if step.startswith("SCAN") and step not in bounded | partial], steps
     assert not [step for step in steps if "TEMP B-TREE" in step and name != "attention"], steps
 
 
 async def test_listing_is_a_page_of_the_id_index(tmp_path: Path) -> None:
-    """A page costs its size: newest first without sorting [F139, F144]."""
+    """A page costs its size: newest first without sorting."""
     store = await opened(tmp_path / "store.db")
     for number in range(5):
         await submitted(store, f"run-{number}")

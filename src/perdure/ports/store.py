@@ -277,7 +277,10 @@ class Store(Protocol):
         ...
 
     async def due(self, now_us: int, limit: int, /) -> Sequence[str]:
-        """Ids of unowned runs due at or before `now_us`, longest due first."""
+        """Ids of unowned runs due at or before `now_us`: those claimed before, then new ones, each longest due first.
+
+        So work begun is finished before more is begun; where both wait, new ones get a quarter of `limit`. See `share`.
+        """
         ...
 
     async def next_due_us(self) -> int | None:
@@ -352,3 +355,10 @@ class Store(Protocol):
     async def info(self) -> dict[str, str | int]:
         """Facts for `doctor`: kind, location, schema version, size in bytes, runs, journal rows, settings."""
         ...
+
+
+def share(begun: Sequence[str], new: Sequence[str], limit: int) -> list[str]:
+    """How `Store.due` divides `limit` among begun and new runs that are due; each list may hold `limit`."""
+    reserved = min(len(new), (limit + 3) // 4) if limit > 1 else 0
+    chosen = list(begun[: limit - reserved])
+    return chosen + list(new[: limit - len(chosen)])

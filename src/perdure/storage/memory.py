@@ -7,7 +7,6 @@ next one, which is when they become durable (as durable as this object is). Noth
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -26,6 +25,7 @@ from perdure.ports.store import (
     RunRow,
     Snapshot,
     Trouble,
+    share,
 )
 from perdure.storage.memory_data import MemoryData, MemoryRun
 
@@ -160,8 +160,11 @@ class MemoryStore:
 
     async def due(self, now_us: int, limit: int, /) -> Sequence[str]:
         self._live()
-        waiting = (self.data.at(locator) for due_us, locator in self.data.due() if due_us <= now_us)
-        return [run.run_id for run in itertools.islice(waiting, limit) if run is not None]
+        found = [self.data.at(locator) for due_us, locator in self.data.due() if due_us <= now_us]
+        waiting = [run for run in found if run is not None and run.state is not None]
+        begun = [run.run_id for run in waiting if run.state is not None and run.state.token]
+        new = [run.run_id for run in waiting if run.state is not None and not run.state.token]
+        return share(begun[:limit], new[:limit], limit)
 
     async def next_due_us(self) -> int | None:
         self._live()

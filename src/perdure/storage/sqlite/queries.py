@@ -16,6 +16,7 @@ from perdure.ports.store import (
     RunFilter,
     RunRow,
     Snapshot,
+    share,
 )
 from perdure.storage.sqlite.rows import (
     JOURNAL_COLUMNS,
@@ -65,16 +66,26 @@ def load_all_rows(con: sqlite3.Connection, run_id: str) -> LoadedRun | None:
 # --- whose turn it is
 
 
+DUE = (
+    "SELECT id FROM run WHERE due_us IS NOT NULL AND token > 0",
+    "SELECT id FROM run WHERE due_us IS NOT NULL AND token = 0",
+)
+NEXT_DUE = tuple(sql.replace("id", "due_us", 1) for sql in DUE)
+
+
 def due(con: sqlite3.Connection, now_us: int, limit: int) -> list[str]:
     """Unowned runs that are due; an owned one has no due time."""
-    found = con.execute("SELECT id FROM run WHERE due_us <= ? ORDER BY due_us, n LIMIT ?", (now_us, limit))
-    return [row[0] for row in found]
+    begun, new = (
+        [row[0] for row in con.execute(f"{sql} AND due_us <= ? ORDER BY due_us, n LIMIT ?", (now_us, limit))]
+        for sql in DUE
+    )
+    return share(begun, new, limit)
 
 
 def next_due_us(con: sqlite3.Connection) -> int | None:
     """The earliest due time."""
-    found = one(con, "SELECT due_us FROM run WHERE due_us IS NOT NULL ORDER BY due_us LIMIT 1")
-    return None if found is None else int(found[0])
+    found = [one(con, f"{sql} ORDER BY due_us LIMIT 1") for sql in NEXT_DUE]
+    return min((int(row[0]) for row in found if row is not None), default=None)
 
 
 def attention(con: sqlite3.Connection) -> list[str]:

@@ -61,7 +61,8 @@ SCHEMA = (
     ) STRICT
     """,
     "CREATE UNIQUE INDEX run_slot ON run (slot_key, pipeline, tenant) WHERE slot_held = 1",
-    "CREATE INDEX run_due ON run (due_us) WHERE due_us IS NOT NULL",
+    "CREATE INDEX run_due_begun ON run (due_us) WHERE due_us IS NOT NULL AND token > 0",
+    "CREATE INDEX run_due_new ON run (due_us) WHERE due_us IS NOT NULL AND token = 0",
     "CREATE INDEX run_owned ON run (attention) WHERE worker IS NOT NULL",
     "CREATE INDEX run_invalid ON run (pipeline) WHERE status = 'invalid'",
     # Runs whose index row was removed while their journal stayed: what retention left half done, or what is to be

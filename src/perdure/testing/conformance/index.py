@@ -179,6 +179,22 @@ async def due_runs_come_in_order(lab: Lab) -> None:
 
 
 @check
+async def work_begun_is_finished_before_more_is_begun(lab: Lab) -> None:
+    """Runs that were claimed before come first, however late they are due, and new ones are not starved [R-1, R-4]."""
+    store = await lab.engine()
+    for number in range(6):
+        await submitted(store, f"new-{number}", IndexState("ready", due_us=T0 + number))
+    for number in range(6):
+        await submitted(store, f"begun-{number}", IndexState("ready", due_us=T0 + 50 + number, token=1))
+    begun, new = [f"begun-{n}" for n in range(6)], [f"new-{n}" for n in range(6)]
+    expect(list(await store.due(T0 + 99, 20)), begun + new, "all")
+    expect(list(await store.due(T0 + 99, 4)), begun[:3] + new[:1], "a quarter for new runs")
+    expect(list(await store.due(T0 + 51, 8)), begun[:2] + new, "what begun runs do not need")
+    expect(list(await store.due(T0 + 99, 1)), begun[:1], "one place")
+    expect(await store.next_due_us(), T0, "the next due time is anyone's")
+
+
+@check
 async def nothing_is_due(lab: Lab) -> None:
     """An empty store has no due time."""
     store = await lab.engine()

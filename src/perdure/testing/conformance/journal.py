@@ -172,7 +172,7 @@ async def newer_claim_fences(lab: Lab) -> None:
 
 @check
 async def removed_run_is_gone(lab: Lab) -> None:
-    """A removed run takes no append, and its number is never another run's [J-2, R-9, F124]."""
+    """A removed run takes no append, and its number is never another run's [J-2, R-9]."""
     store = await lab.engine()
     draft = await ended(store, "run-1")
     late, late_again = draft.next(RunCancelRequested("someone")), draft.next(token=1, index=ENDED)
