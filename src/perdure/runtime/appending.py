@@ -12,6 +12,10 @@ from perdure.core.projection import Projection
 from perdure.ports.store import Append, AppendResult, Committed, Store
 
 
+class SlotFreed(Exception):  # a signal
+    """The run that occupied the slot of a submission was removed meanwhile: submit again."""
+
+
 def seal(p: Projection, facts: list[Fact], at_us: int, append_id: bytes, token: int) -> Append:
     """The append of `facts`, which are folded into `p` already; `p` then stands at the new row.
 

@@ -23,7 +23,6 @@ from perdure.errors import (
     InvalidRun,
     NotFound,
     PayloadError,
-    PerdureError,
     ScheduleConflict,
 )
 from perdure.ports.clock import System
@@ -36,7 +35,7 @@ from perdure.ports.store import (
     SlotTaken,
     Store,
 )
-from perdure.runtime.appending import append_and_tell, seal
+from perdure.runtime.appending import SlotFreed, append_and_tell, seal
 from perdure.runtime.arguments import check_duration, check_name, check_text, check_time
 from perdure.runtime.entering import SubmitOptions, submission
 from perdure.runtime.indexing import facts_state, new_run, standing_at
@@ -53,10 +52,6 @@ Out_co = TypeVar("Out_co", covariant=True)
 Page: TypeAlias = list[RunInfo]
 Facts: TypeAlias = list[RecordedFact]
 Deployments: TypeAlias = list[Deployment]
-
-
-class _SlotFreed(PerdureError):  # a signal
-    """The run that occupied the slot was removed meanwhile: submit again."""
 
 
 class Client:
@@ -126,7 +121,7 @@ class Client:
         while True:
             try:
                 run_id, created = await self._enter(pipeline, submitted)
-            except _SlotFreed:
+            except SlotFreed:
                 continue
             return Run(self, run_id, pipeline.id, created=created)
 
@@ -163,7 +158,7 @@ class Client:
         try:
             stored = project(await self._load(run_id)).submitted
         except NotFound:
-            raise _SlotFreed from None
+            raise SlotFreed from None
         if pipeline is None or stored is None:
             return False
         try:
