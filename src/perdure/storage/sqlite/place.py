@@ -7,7 +7,6 @@ other connections of this process.
 from __future__ import annotations
 
 import os
-import stat
 import sys
 from pathlib import Path
 
@@ -91,26 +90,32 @@ class Identity:
     """Which file and which log were opened. Cheap enough to ask before every commit."""
 
     def __init__(self, path: Path) -> None:
-        self._paths = (str(path), f"{path}-wal")
-        self._known = tuple(_identity(name) for name in self._paths)
+        self._known = [(name, _identity(_found(name))) for name in (str(path), f"{path}-wal")]
 
-    def check(self) -> None:
-        """Make sure that what we write to is still what the path means.
+    def check(self) -> int:
+        """Make sure that what we write to is still what the path means; the length of the log in bytes.
 
         Raises:
             StoreUnusable: the file or its log was deleted, moved or replaced: what is committed now would be lost.
         """
-        for name, known in zip(self._paths, self._known, strict=True):
-            if _identity(name) != known:
+        length = 0
+        for name, known in self._known:
+            found = _found(name)
+            if found is None or _identity(found) != known:
                 raise StoreUnusable(
                     f"{name} was deleted, moved or replaced while it was open; nothing more is written. "
                     "Bring the file back (or restore a backup) and start again"
                 )
+            length = found.st_size
+        return length
 
 
-def _identity(name: str) -> tuple[int, int] | None:
+def _found(name: str) -> os.stat_result | None:
     try:
-        found = os.stat(name)
+        return os.stat(name)
     except FileNotFoundError:
         return None
-    return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
+
+
+def _identity(found: os.stat_result | None) -> tuple[int, int] | None:
+    return None if found is None else (found.st_dev, found.st_ino)

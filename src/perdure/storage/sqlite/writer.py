@@ -28,6 +28,7 @@ from perdure.storage.sqlite.group import Entry, apply_group
 from perdure.storage.sqlite.mail import Answer, Mailbox
 from perdure.storage.sqlite.pace import Pace
 from perdure.storage.sqlite.place import Identity
+from perdure.storage.sqlite.room import LogRoom
 
 T = TypeVar("T")
 
@@ -80,6 +81,8 @@ class Writer:
         self._hurry = threading.Event()
         self._turn = threading.Lock()
         self._pace = Pace()
+        self._room = LogRoom(path)
+        self._log_bytes = 0
         self._thread = threading.Thread(target=self._main, name="perdure-sqlite-writer", daemon=True)
         self._con: sqlite3.Connection | None = None
         self._identity: Identity | None = None
@@ -124,6 +127,8 @@ class Writer:
             self._turn.release()
         if future is not None and not future.done():
             future.set_result(results[0])
+        if self._room.is_short(self._log_bytes, 1):
+            self._inbox.put([(None, Work(self._room.make))])
         if self._pace.checkpoint_is_due():
             self._inbox.put([(None, Work(_checkpoint, transaction=False))])
         return True
@@ -184,6 +189,8 @@ class Writer:
             with self._turn:
                 answers = self._answers(part)
             self._mail.send(answers)  # after the turn, so that the loop finds it free when it hears of this
+            if not isinstance(part[0][1], Work) and self._room.is_short(self._log_bytes, len(part)):
+                self._inbox.put([(None, Work(self._room.make))])
         if self._watching and time.monotonic() - self._looked_at > POLL_S:
             self._look()
 
@@ -254,7 +261,7 @@ class Writer:
             if self._aborted:
                 raise Aborted
             if self._identity is not None:
-                self._identity.check()
+                self._log_bytes = self._identity.check()
             con.execute("COMMIT")
             self._pace.took(time.monotonic() - started_s)
         except BaseException:
