@@ -1,0 +1,256 @@
+"""What callers ask of a simulation: each call in a task of its own, some cancelled at an await, all of them checked."""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from collections.abc import Callable, Coroutine, Generator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeAlias, TypeVar
+
+from perdure.core.facts import RunSucceeded
+from perdure.define.pipeline import AnyPipeline
+from perdure.define.result import Canceled, Failed, Succeeded
+from perdure.errors import InvalidRun, KeyTaken, NotAllowed, NotFound, PerdureError, ScheduleConflict, StoreUnavailable
+from perdure.runtime.client import Client
+from perdure.runtime.run import Run
+from perdure.testing.simulation.dice import Dice
+from perdure.testing.simulation.history import History
+from perdure.testing.simulation.judge import Judge
+from perdure.testing.simulation.world import Order
+
+T = TypeVar("T")
+Work: TypeAlias = Callable[[int], Coroutine[object, object, None]]
+"""A call, given its number."""
+
+
+@types.coroutine
+def cancelled_at(work: Coroutine[object, object, T], awaits: int) -> Generator[object, object, T]:
+    """Await `work`, but cancel the task that does so when it waits for the nth time."""
+    thrown: BaseException | None = None
+    while True:
+        try:
+            waits_for = work.send(None) if thrown is None else work.throw(thrown)
+        except StopIteration as stop:
+            value: T = stop.value
+            return value
+        awaits -= 1
+        task = asyncio.current_task()
+        if not awaits and task is not None:
+            task.get_loop().call_soon(task.cancel)
+        thrown = None
+        try:
+            yield waits_for
+        except BaseException as error:  # whatever is thrown in belongs to the work
+            thrown = error
+
+
+@dataclass
+class Callers:
+    """See the module; keeps what was acknowledged, for the end.
+
+    Attributes:
+        submitted: run ids by the number of the submission that was told of them.
+    """
+
+    dice: Dice
+    history: History
+    number: int = 0
+
+    def __post_init__(self) -> None:
+        self.submitted: dict[int, str] = {}
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def call(
+        self,
+        name: str,
+        work: Callable[[int], Coroutine[object, object, None]],
+        owner: set[asyncio.Task[None]] | None = None,
+    ) -> None:
+        """Start a call. `owner`: the calls that end with a process, if it is made inside one."""
+        self.number += 1
+        task = asyncio.get_running_loop().create_task(
+            self._guarded(self.number, name, work), name=f"{name} {self.number}"
+        )
+        for tasks in (self.tasks, owner):
+            if tasks is not None:
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+
+    async def _guarded(self, number: int, name: str, work: Work) -> None:
+        how = "done"
+        try:
+            if self.dice.hit("caller canceled at an await"):
+                await cancelled_at(work(number), self.dice.number(1, 6))
+            else:
+                await work(number)
+        except asyncio.CancelledError:
+            how = "canceled"
+        except StoreUnavailable as error:
+            how = f"no answer: {error}"
+        except Exception as error:
+            self.history.blame("", "I-1", f"{name} {number} raised {type(error).__name__}: {error}")
+            how = repr(error)
+        self.history.note(f"call {number} {name}: {how}")
+
+    # --- submit
+
+    async def submit(
+        self,
+        number: int,
+        client: Client,
+        pipeline: AnyPipeline,
+        order: Order,
+        delay_s: float | None,
+        deadline_s: float | None,
+    ) -> None:
+        """A submission is durable when acknowledged; it joins what is equal, and conflicts with the rest [R-5]."""
+        started = len(self.history.trace)
+        try:
+            run: Run[object] = await client.submit(
+                pipeline,
+                order,
+                delay=delay_s,
+                deadline=None if deadline_s is None else timedelta(seconds=deadline_s),
+                annotations={"call": str(number)},
+            )
+        except ScheduleConflict as conflict:
+            self.dice.count("slot: conflict")
+            self._check_occupant(conflict.run_id, order, equal=False, since=started)
+            return
+        self.submitted[number] = run.id
+        judge = self.history.judges.get(run.id)
+        if judge is None or judge.submitted is None:
+            self.history.blame(run.id, "R-5", f"submission {number} was acknowledged and is not in the journal")
+        elif run.created:
+            mine = judge.submitted.annotations.get("call") == str(number)
+            self._demand(mine, run.id, "R-5", f"submission {number} was told it created a run of another")
+            self._demand(judge.order() == order, run.id, "M-2", "the input differs")
+        else:
+            self.dice.count("slot: joined")
+            self._check_occupant(run.id, order, equal=True, since=started)
+
+    def _check_occupant(self, run_id: str, order: Order, *, equal: bool, since: int) -> None:
+        judge = self.history.judges.get(run_id)
+        if judge is None or judge.submitted is None:
+            self.history.blame(run_id, "R-5", "the run that occupies a slot does not exist")
+            return
+        same = judge.order() == order
+        self._demand(same == equal, run_id, "R-5", f"a submission of {order} met {judge.order()}")
+        alive = judge.ended is None or judge.ended_line >= since or judge.submitted.slot == "once"
+        self._demand(alive, run_id, "R-5", "a submission joined a run that had ended before")
+
+    # --- operate
+
+    async def cancel(self, number: int, client: Client, run_id: str) -> None:
+        """A cancel is durable when it is acknowledged [R-12]."""
+        if await self._operate(run_id, client.cancel(run_id, actor=f"call {number}"), KeyTaken):
+            judge = self.history.judges[run_id]
+            self._demand(
+                judge.cancel is not None, run_id, "R-12", "a cancel was acknowledged and is not in the journal"
+            )
+
+    async def hold(self, number: int, client: Client, run_id: str) -> None:
+        """A hold is durable when it is acknowledged [R-17]."""
+        judge = self.history.judges[run_id]
+        holds = judge.holds
+        was_held = judge.held is not None
+        if await self._operate(run_id, client.hold(run_id, actor=f"call {number}"), KeyTaken):
+            recorded = judge.holds > holds or was_held or judge.held is not None
+            self._demand(recorded, run_id, "R-17", "a hold was acknowledged and is not in the journal")
+
+    async def release(self, number: int, client: Client, run_id: str) -> None:
+        """Only a held run can be released [R-17]."""
+        judge = self.history.judges[run_id]
+        releases = judge.releases
+        if await self._operate(run_id, client.release(run_id, actor=f"call {number}"), KeyTaken, NotAllowed):
+            self._demand(
+                judge.releases > releases, run_id, "R-17", "a release was acknowledged and is not in the journal"
+            )
+
+    async def retry(self, number: int, client: Client, run_id: str) -> None:
+        """As a release, for any run that has not ended."""
+        judge = self.history.judges[run_id]
+        releases = judge.releases
+        if await self._operate(run_id, client.retry(run_id, actor=f"call {number}"), KeyTaken):
+            self._demand(
+                judge.releases > releases, run_id, "R-17", "a retry was acknowledged and is not in the journal"
+            )
+
+    async def resolve(self, number: int, client: Client, run_id: str) -> None:
+        """An operator's word [R-17]."""
+        actor = f"call {number}"
+        match self.dice.number(0, 2):
+            case 0:
+                work = client.resolve(run_id, value=f"given.{number}", actor=actor)
+            case 1:
+                work = client.resolve(run_id, skip=True, actor=actor)
+            case _:
+                work = client.resolve(run_id, fail="it will not work", actor=actor)
+        await self._operate(run_id, work, KeyTaken, NotAllowed)
+
+    async def _operate(self, run_id: str, work: Coroutine[object, object, None], *refusals: type[PerdureError]) -> bool:
+        """Whether it was acknowledged; a refusal has to be true."""
+        judge = self.history.judges[run_id]
+        try:
+            await work
+        except KeyTaken as taken:
+            self._demand(judge.outcome is not None, run_id, "J-5", f"refused with {taken}, and the run has not ended")
+        except NotFound:
+            self._demand(run_id in self.history.removed, run_id, "J-2", "a run is not found")
+        except refusals:
+            pass
+        else:
+            return True
+        return False
+
+    # --- results
+
+    async def result(self, _number: int, client: Client, run_id: str) -> None:
+        """A result is the terminal fact; an invalid run raises its reason [D-3]."""
+        try:
+            found = await client.result(run_id, timeout=self.dice.delay_s(60.0))
+        except TimeoutError:
+            return
+        except NotFound:
+            self._demand(run_id in self.history.removed, run_id, "J-2", "a run is not found")
+            return
+        except InvalidRun as invalid:
+            self._demand(bool(invalid.reason), run_id, "D-3", "an invalid run without a reason")
+            self._demand(self.history.judges[run_id].ended is None, run_id, "D-2", "a run that ended is called invalid")
+            return
+        self.dice.count("result seen by a caller")
+        self.check_result(run_id, found)
+
+    def check_result(self, run_id: str, found: Succeeded[object] | Failed | Canceled) -> None:
+        """What a caller was told is what the terminal fact says [M-11, U-9]."""
+        judge = self.history.judges[run_id]
+        self._demand(_agrees(judge, found), run_id, "M-11", f"a caller was told {found}, the end is {judge.ended}")
+
+    def _demand(self, held: bool, run_id: str, rule: str, problem: str) -> None:
+        if not held:
+            self.history.blame(run_id, rule, problem)
+
+    def check_acknowledged(self) -> None:
+        """At the end: no acknowledged submission is lost, and none made two runs [R-5]."""
+        for number, run_id in self.submitted.items():
+            self._demand(run_id in self.history.judges, run_id, "R-5", f"submission {number} is lost")
+        makers: dict[str, str] = {}
+        for run_id, judge in self.history.judges.items():
+            maker = judge.submitted.annotations.get("call", "") if judge.submitted is not None else ""
+            self._demand(maker not in makers, run_id, "R-5", f"submission {maker} made {makers.get(maker)} as well")
+            makers[maker] = run_id
+
+
+def _agrees(judge: Judge, found: Succeeded[object] | Failed | Canceled) -> bool:
+    ended = judge.ended
+    if ended is None:
+        return False
+    if isinstance(ended, RunSucceeded):
+        return isinstance(found, Succeeded) and found.output == judge.output() and found.in_doubt == ended.in_doubt
+    if isinstance(found, Succeeded) or isinstance(found, Canceled) is not (ended.failure.kind == "canceled"):
+        return False
+    said = (found.failure, found.unwind_failures, found.in_doubt, found.half_unwound, found.uncompensated)
+    true = (ended.failure, ended.unwind_failures, ended.in_doubt, ended.half_unwound, ended.uncompensated)
+    return said == true and found.unavailable == ended.unavailable and found.output == judge.output()

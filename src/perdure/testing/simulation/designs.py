@@ -1,0 +1,276 @@
+"""Pipelines of a simulation: designs as plain values that a seed mutates, and the pipelines built from them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+from perdure.core.facts import SlotMode
+from perdure.core.retry import Retry
+from perdure.define.invocation import FailedInvocation, Invocation, UnwindInvocation
+from perdure.define.pipeline import Bound, Pipeline
+from perdure.define.step import AsyncStep, Need, optional, retired
+from perdure.testing.simulation.dice import Dice
+from perdure.testing.simulation.world import Impossible, Order, Seat
+
+Inv = Invocation[Order, Seat]
+
+POOL = tuple(f"s{n}" for n in range(9))
+"""Step ids; policies hang on the id, so that they are the same in every deployment."""
+
+RETRIES: dict[str, Retry | None] = {
+    "s1": Retry(max_attempts=2, then="hold"),
+    "s2": Retry(max_attempts=3, then="fail", initial=1.0),
+    "s3": Retry(never=(Impossible,)),
+    "s4": Retry(max_attempts=4, then="fail", never=(Impossible,), unwind_max_attempts=2),
+    "s5": Retry(initial=20.0, cap=200.0, jitter=0.5),
+    "s7": Retry(max_attempts=1, then="hold", never=(Impossible,)),
+}
+TIMEOUTS: dict[str, float] = {"s0": 2.0, "s2": 5.0, "s4": 1.0, "s6": 30.0}
+
+
+@dataclass(frozen=True)
+class StepDesign:
+    """One step of a design; the flags are what deployments change."""
+
+    id: str
+    unwind: bool = False
+    in_doubt: bool = False
+    retired: bool = False
+    conditional: bool = False
+    settle: bool = False
+    needs: str = ""
+    need_is_optional: bool = True
+
+
+@dataclass(frozen=True)
+class Design:
+    """One version of a pipeline. A broken function raises whenever it is asked."""
+
+    id: str
+    slot: SlotMode
+    steps: tuple[StepDesign, ...]
+    broken_output: bool = False
+    broken_condition: bool = False
+    deadline_s: float | None = None
+
+
+def condition_holds(step: str, number: int) -> bool:
+    """What the conditions of all designs say, for the order of that number."""
+    return (number * 7 + int(step[1:])) % 3 != 0
+
+
+async def forward(inv: Inv) -> str:
+    """The handler of every step."""
+    return await inv.deps.forward(inv)
+
+
+async def backward(inv: UnwindInvocation[Order, Seat], state: str) -> None:
+    """The unwind handler of every step."""
+    await inv.deps.backward(inv, state)
+
+
+async def backward_in_doubt(inv: UnwindInvocation[Order, Seat]) -> None:
+    """The handler of every step for unwinding in doubt."""
+    await inv.deps.backward(inv, None)
+
+
+def condition(inv: Inv) -> bool:
+    """The condition of every conditional step."""
+    return condition_holds(inv.step_id, inv.input.number)
+
+
+def broken_condition(inv: Inv) -> bool:
+    """A condition with a bug."""
+    raise RuntimeError("the condition has a bug")
+
+
+def build(design: Design, seat: Seat) -> Bound:
+    """The pipeline of a design, bound to a seat of the world."""
+    steps: dict[str, AsyncStep[Order, Seat, str]] = {}
+    for one in design.steps:
+        needed = steps.get(one.needs)
+        need: tuple[Need, ...] = ()
+        if needed is not None:
+            loose = one.need_is_optional or needed.when is not None
+            need = (optional(needed),) if loose else (needed,)
+        made: AsyncStep[Order, Seat, str] = AsyncStep(
+            one.id,
+            forward,
+            True,
+            unwind=backward if one.unwind else None,
+            unwind_is_async=True,
+            unwind_in_doubt=backward_in_doubt if one.unwind and one.in_doubt else None,
+            unwind_in_doubt_is_async=True,
+            timeout_s=TIMEOUTS.get(one.id),
+            retry=RETRIES.get(one.id),
+            needs=need,
+            when=(broken_condition if design.broken_condition else condition) if one.conditional else None,
+            on_cancel="settle" if one.settle else "cancel",
+        )
+        steps[one.id] = retired(made) if one.retired else made
+        if needed is not None:
+            seat.reads[design.id, one.id] = (needed, one.need_is_optional or needed.when is not None)
+
+    @asynccontextmanager
+    async def deps() -> AsyncGenerator[Seat]:
+        yield seat
+
+    pipeline: Pipeline[Order, Seat, str] = Pipeline(
+        id=design.id,
+        input=Order,
+        deps=Seat,
+        steps=tuple(steps.values()),
+        output=_output(steps, design.broken_output),
+        failure_output=_failure_output,
+        resource=lambda order: order.resource,
+        slot=design.slot,
+        deadline=design.deadline_s,
+    )
+    return pipeline.bind(deps)
+
+
+def _output(steps: dict[str, AsyncStep[Order, Seat, str]], broken: bool) -> Callable[[Inv], str]:
+    def output(inv: Inv) -> str:
+        if broken:
+            raise RuntimeError("the output function has a bug")
+        return "+".join(inv.get(step, "-") for step in steps.values())
+
+    return output
+
+
+def _failure_output(inv: FailedInvocation[Order, Seat]) -> list[list[str]]:
+    return [list(inv.in_doubt), list(inv.half_unwound), list(inv.uncompensated), list(inv.unavailable)]
+
+
+# --- evolution
+
+
+def first_design(pipeline: str, slot: SlotMode, dice: Dice) -> Design:
+    """The design that a simulation begins with."""
+    ids = [step for step in POOL if dice.maybe(0.5)] or ["s0"]
+    return Design(pipeline, slot, tuple(_new_step(step, ids, dice) for step in ids))
+
+
+def _new_step(step: str, others: list[str], dice: Dice) -> StepDesign:
+    unwind = dice.maybe(0.6)
+    return StepDesign(
+        step,
+        unwind=unwind,
+        in_doubt=unwind and dice.maybe(0.4),
+        conditional=dice.maybe(0.2),
+        settle=dice.maybe(0.2),
+        needs=dice.choice(others) if dice.maybe(0.4) else "",
+        need_is_optional=dice.maybe(0.7),
+    )
+
+
+@dataclass
+class Evolution:
+    """The designs of one pipeline, first to last, and how the next one is made."""
+
+    designs: list[Design]
+    known: dict[str, StepDesign] = field(default_factory=dict[str, StepDesign])
+
+    @property
+    def now(self) -> Design:
+        """The design deployed last."""
+        return self.designs[-1]
+
+    def mutate(self, dice: Dice) -> str:
+        """Make the next design by one change; returns the kind of change, which may have changed nothing."""
+        kind = dice.choice(tuple(_MUTATIONS))
+        self.known.update({step.id: step for step in self.now.steps})
+        steps = _MUTATIONS[kind](self, list(self.now.steps), dice)
+        self.designs.append(
+            replace(
+                self.now,
+                steps=tuple(steps),
+                broken_output=dice.maybe(0.08),
+                broken_condition=dice.maybe(0.08),
+            )
+        )
+        return kind
+
+    def heal(self) -> None:
+        """A last design that can continue every run: nothing broken, nothing read, every step that ever was [E-3]."""
+        self.known.update({step.id: step for step in self.now.steps})
+        here = {step.id for step in self.now.steps}
+        gone = [replace(step, retired=True) for step in self.known.values() if step.id not in here]
+        steps = tuple(replace(step, needs="") for step in (*self.now.steps, *gone))
+        self.designs.append(replace(self.now, steps=steps, broken_output=False, broken_condition=False))
+
+
+_Change = Callable[[Evolution, list[StepDesign], Dice], list[StepDesign]]
+
+
+def _insert(_past: Evolution, steps: list[StepDesign], dice: Dice) -> list[StepDesign]:
+    here = [step.id for step in steps]
+    free = [step for step in POOL if step not in here]
+    if free:
+        steps.insert(dice.number(0, len(steps)), _new_step(dice.choice(free), here, dice))
+    return steps
+
+
+def _move(_past: Evolution, steps: list[StepDesign], dice: Dice) -> list[StepDesign]:
+    moved = steps.pop(dice.number(0, len(steps) - 1))
+    steps.insert(dice.number(0, len(steps)), moved)
+    return steps
+
+
+def _remove(_past: Evolution, steps: list[StepDesign], dice: Dice) -> list[StepDesign]:
+    if len(steps) > 1:
+        del steps[dice.number(0, len(steps) - 1)]
+    return steps
+
+
+def _restore(past: Evolution, steps: list[StepDesign], dice: Dice) -> list[StepDesign]:
+    here = {step.id for step in steps}
+    gone = [step for step in past.known.values() if step.id not in here]
+    if gone:
+        steps.insert(dice.number(0, len(steps)), replace(dice.choice(gone), retired=dice.maybe(0.5)))
+    return steps
+
+
+def _rollback(past: Evolution, _steps: list[StepDesign], dice: Dice) -> list[StepDesign]:
+    return list(dice.choice(past.designs).steps)
+
+
+def _code_only(_past: Evolution, steps: list[StepDesign], _dice: Dice) -> list[StepDesign]:
+    return steps
+
+
+def _flip(flag: str) -> _Change:
+    def change(_past: Evolution, steps: list[StepDesign], dice: Dice) -> list[StepDesign]:
+        at = dice.number(0, len(steps) - 1)
+        step = steps[at]
+        match flag:
+            case "retired":
+                steps[at] = replace(step, retired=not step.retired)
+            case "unwind":
+                steps[at] = replace(step, unwind=not step.unwind)
+            case "in_doubt":
+                steps[at] = replace(step, unwind=True, in_doubt=not step.in_doubt)
+            case "conditional":
+                steps[at] = replace(step, conditional=not step.conditional)
+            case _:
+                steps[at] = replace(step, settle=not step.settle)
+        return steps
+
+    return change
+
+
+_MUTATIONS: dict[str, _Change] = {
+    "insert": _insert,
+    "move": _move,
+    "retire": _flip("retired"),
+    "restore": _restore,
+    "remove": _remove,
+    "toggle unwind": _flip("unwind"),
+    "toggle unwind in doubt": _flip("in_doubt"),
+    "toggle condition": _flip("conditional"),
+    "toggle settle": _flip("settle"),
+    "rollback": _rollback,
+    "code only": _code_only,
+}

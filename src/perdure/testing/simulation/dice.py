@@ -1,0 +1,182 @@
+"""Chance of one simulation: which faults a seed deals, and how often each kind happened.
+
+Every seed switches some kinds off and others up, so that the seeds differ in what they stress, not only in when.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+CHANCES: dict[str, float] = {
+    # what becomes of an append, and of a change of an index row
+    "crash before an append": 0.008,
+    "crash after an append, before it is acknowledged": 0.008,
+    "append delayed": 0.10,
+    "acknowledgement delayed": 0.10,
+    "append lost, sent again": 0.03,
+    "append applied, acknowledgement lost, sent again": 0.03,
+    "append sent twice": 0.04,
+    "old append sent again later": 0.03,
+    "cancel while an append is in flight": 0.01,
+    "change notice delayed": 0.30,
+    # reads
+    "read delayed": 0.10,
+    "read failed": 0.02,
+    "snapshot written early": 0.10,
+    # handlers
+    "crash before an effect": 0.01,
+    "crash after an effect": 0.01,
+    "handler slow": 0.30,
+    "handler raised": 0.15,
+    "handler failed": 0.04,
+    "handler raised a never-retryable error": 0.03,
+    "handler hung": 0.05,
+    "handler swallowed its cancellation": 0.06,
+    "handler kept a memo": 0.20,
+    "handler returned too much": 0.02,
+    "handler broke its contract": 0.01,
+    # callers
+    "caller canceled at an await": 0.25,
+}
+"""Chance of each kind at every opportunity, before the seed scales it."""
+
+ACTIONS: dict[str, float] = {
+    "submit": 12.0,
+    "submit again": 4.0,
+    "submit other input": 2.0,
+    "submit with delay": 2.0,
+    "submit with deadline": 2.0,
+    "wait for a result": 4.0,
+    "cancel": 3.0,
+    "hold": 2.0,
+    "release": 3.0,
+    "retry": 2.0,
+    "resolve": 3.0,
+    "crash": 2.0,
+    "crash while starting": 0.7,
+    "drain": 1.5,
+    "redeploy": 4.0,
+    "second owner": 1.0,
+    "clock jumps ahead": 0.7,
+    "clock jumps back": 0.7,
+    "index lost": 0.5,
+    "old runs collected": 0.7,
+    "time passes": 4.0,
+}
+"""Weight of each thing that happens at a turn."""
+
+COUNTED: tuple[str, ...] = (
+    # what came of it, read off the journals
+    "attempt lost",
+    "attempt interrupted",
+    "attempt timed out",
+    "retry bounded: held",
+    "retry bounded: failed",
+    "five lost attempts: held",
+    "deadline passed",
+    "canceled: never started",
+    "canceled: in doubt",
+    "canceled: the running handler succeeded",
+    "canceled: settled first",
+    "condition false",
+    "condition raised",
+    "output raised",
+    "state missing",
+    "step missing",
+    "no safe frontier",
+    "step passed",
+    "retired step bypassed",
+    "unwound",
+    "unwound in doubt",
+    "unwind failed",
+    "half unwound",
+    "uncompensated",
+    "unavailable",
+    "resolved with a value",
+    "resolved as skipped",
+    "resolved as failed",
+    "slot: joined",
+    "slot: conflict",
+    "second owner refused",
+    "snapshot used",
+    "run succeeded",
+    "run failed",
+    "run canceled",
+    "result seen by a caller",
+    "redeploy: insert",
+    "redeploy: move",
+    "redeploy: retire",
+    "redeploy: restore",
+    "redeploy: remove",
+    "redeploy: toggle unwind",
+    "redeploy: toggle unwind in doubt",
+    "redeploy: toggle condition",
+    "redeploy: toggle settle",
+    "redeploy: rollback",
+    "redeploy: code only",
+)
+"""Kinds that are counted where they are seen, not where they are dealt."""
+
+KINDS: tuple[str, ...] = (*CHANCES, *(f"action: {name}" for name in ACTIONS), *COUNTED)
+"""Everything that has to happen at least once over a run of seeds; zero of a kind means that it is not tested."""
+
+
+class Dice:
+    """Seeded chance, with a tally of what it dealt.
+
+    Attributes:
+        tally: how often each kind happened.
+        quiet: no fault is dealt any more.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(f"simulation {seed}")
+        self.tally: Counter[str] = Counter()
+        self.quiet = False
+        self._chances = {kind: min(0.9, chance * self._stress()) for kind, chance in CHANCES.items()}
+        self._actions = {name: weight * self._stress() for name, weight in ACTIONS.items()}
+        self._actions["submit"] = ACTIONS["submit"]
+
+    def _stress(self) -> float:
+        """How much of a kind this seed deals: none, some, as usual, or a lot."""
+        return self._random.choice((0.0, 0.5, 1.0, 1.0, 1.0, 2.5))
+
+    def hit(self, kind: str) -> bool:
+        """Whether a fault of this kind happens here; counted if so."""
+        if self.quiet or self._random.random() >= self._chances[kind]:
+            return False
+        self.tally[kind] += 1
+        return True
+
+    def action(self) -> str:
+        """What happens next; counted."""
+        name = self._random.choices(tuple(self._actions), tuple(self._actions.values()))[0]
+        self.tally[f"action: {name}"] += 1
+        return name
+
+    def count(self, kind: str) -> None:
+        """Something was seen to happen."""
+        self.tally[kind] += 1
+
+    def maybe(self, chance: float) -> bool:
+        """True with a chance; not a fault."""
+        return self._random.random() < chance
+
+    def choice(self, options: Sequence[T]) -> T:
+        """One of several."""
+        return self._random.choice(options)
+
+    def number(self, least: int, most: int) -> int:
+        """A whole number, both ends included."""
+        return self._random.randint(least, most)
+
+    def delay_s(self, mean_s: float) -> float:
+        """A duration in whole microseconds: often short, sometimes several times the mean, sometimes nothing."""
+        if self._random.random() < 0.15:
+            return 0.0
+        return round(min(self._random.expovariate(1.0 / mean_s), mean_s * 8), 6)

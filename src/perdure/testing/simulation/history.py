@@ -1,0 +1,247 @@
+"""The data of a simulation: a memory store's data that has every change judged the moment it becomes durable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from perdure.core.facts import RunSubmitted, RunSucceeded
+from perdure.core.journal import decode_facts
+from perdure.core.retry import DEFAULT_RETRY, Retry
+from perdure.core.topology import Topology
+from perdure.ports.store import TERMINAL, Append, AppendResult, IndexState
+from perdure.runtime.registry import topologies
+from perdure.storage.memory_data import MemoryData, MemoryRun
+from perdure.testing.simulation.designs import RETRIES, condition_holds
+from perdure.testing.simulation.dice import Dice
+from perdure.testing.simulation.judge import Judge
+from perdure.testing.simulation.world import Attempt, AttemptKey
+
+if TYPE_CHECKING:
+    from perdure.testing.simulation.world import World
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A rule that was broken."""
+
+    run_id: str
+    rule: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.problem}" + (f" (run {self.run_id})" if self.run_id else "")
+
+
+class ProcessView(Protocol):
+    """What the history knows of a process."""
+
+    number: int
+
+    @property
+    def alive(self) -> bool: ...
+    @property
+    def draining(self) -> bool: ...
+    @property
+    def broken(self) -> bool: ...
+
+
+class History(MemoryData):
+    """See the module; it is the `Law` of its judges.
+
+    Attributes:
+        judges: one for each run that ever was.
+        processes: by worker id.
+        violations: what was broken, in order.
+        trace: what happened, in order; equal for equal seeds.
+        removed: runs that retention took away.
+    """
+
+    def __init__(self, dice: Dice, now_us: Callable[[], int]) -> None:
+        super().__init__()
+        self.judges: dict[str, Judge] = {}
+        self.processes: dict[str, ProcessView] = {}
+        self.violations: list[Violation] = []
+        self.trace: list[str] = []
+        self.removed: set[str] = set()
+        self.world: World | None = None
+        self.on_violation: Callable[[], None] = lambda: None
+        self._dice = dice
+        self._clock = now_us
+        self._start_us = now_us()
+        self._topologies: dict[tuple[str, int], Topology] = {}
+
+    # --- notes
+
+    def note(self, text: str) -> None:
+        """Add a line to the trace."""
+        self.trace.append(f"{(self._clock() - self._start_us) / 1e6:12.6f} {text}")
+
+    def blame(self, run_id: str, rule: str, problem: str) -> None:
+        """A rule is broken."""
+        self.violations.append(Violation(run_id, rule, problem))
+        self.note(f"!! {self.violations[-1]}")
+        self.on_violation()
+
+    # --- writing, judged
+
+    def append(self, append: Append) -> AppendResult:
+        """See `MemoryData.append`."""
+        before = self._row_count(append.run_id)
+        result = super().append(append)
+        name = type(result).__name__
+        if self._row_count(append.run_id) == before:
+            self.note(f"append {append.run_id[-5:]} {append.first_seq} -> {name}, nothing written")
+            return result
+        facts = decode_facts(append.run_id, append.first_seq, append.facts)
+        said = " ".join(_short(fact) for fact in facts)
+        self.note(f"append {append.run_id[-5:]} {append.first_seq} t{append.token} -> {name}: {said}")
+        judge = self.judges.setdefault(append.run_id, Judge(append.run_id, self))
+        judge.on_append(append, facts)
+        self._check_index(append.run_id)
+        if append.index is not None and append.index.worker and append.token:
+            self._demand(append.run_id, self.lives(append.index.worker), "R-16", "a dead process owns the run")
+        return result
+
+    def _row_count(self, run_id: str) -> int:
+        run = self.run(run_id)
+        return 0 if run is None else len(run.rows)
+
+    def set_index(self, locator: int, state: IndexState, tail_seq: int) -> bool:
+        """See `MemoryData.set_index`."""
+        done = super().set_index(locator, state, tail_seq)
+        run = self.at(locator)
+        run_id = run.run_id if run is not None else "?"
+        self.note(f"index {run_id[-5:]} {state.status} due {state.due_us} {state.reason[:40]} -> {done}")
+        if done:
+            self.judges[run_id].was_invalid |= state.status == "invalid"
+            self._check_index(run_id)
+        return done
+
+    def remove(self, run: MemoryRun) -> None:
+        """See `MemoryData.remove`; only what has ended may go [R-9]."""
+        run_id = run.run_id
+        if self.judges[run_id].ended is None:
+            self.blame(run_id, "R-9", "retention removed a run that has not ended")
+        self.removed.add(run_id)
+        super().remove(run)
+
+    def _check_index(self, run_id: str) -> None:
+        """The index row follows from the facts [J-11], and every run has an owner, a time or a reason [R-16]."""
+        run, judge = self.run(run_id), self.judges[run_id]
+        if run is None or run.state is None:
+            return
+        state = run.state
+        self._demand(run_id, state.status != "corrupt", "J-8", f"the run is quarantined: {state.reason}")
+        self._demand(
+            run_id, state.token == judge.token, "J-11", f"the index has token {state.token}, not {judge.token}"
+        )
+        ended = judge.ended
+        self._demand(
+            run_id, (state.status in TERMINAL) == (ended is not None), "J-11", f"the index says {state.status}"
+        )
+        if ended is not None:
+            if isinstance(ended, RunSucceeded):
+                kind = "succeeded"
+            else:
+                kind = "canceled" if ended.failure.kind == "canceled" else "failed"
+            self._demand(run_id, state.status == kind, "J-11", f"the index says {state.status}, the run {kind}")
+        elif state.worker:
+            self._demand(run_id, state.status == "running", "J-11", f"owned and {state.status}")
+        else:
+            self._demand(run_id, state.status != "running", "R-16", "running without an owner")
+            waits = state.due_us is not None or state.status == "held" or (state.status == "invalid" and state.reason)
+            self._demand(run_id, bool(waits), "R-16", f"{state.status} and waits for nothing")
+            self._demand(run_id, state.canceling == (judge.cancel is not None), "J-11", "canceling differs")
+            held = judge.held is not None
+            self._demand(run_id, state.status != "held" or held, "R-17", "the index says held, the facts do not")
+
+    def _demand(self, run_id: str, held: bool, rule: str, problem: str) -> None:
+        if not held:
+            self.blame(run_id, rule, problem)
+
+    # --- the law
+
+    def count(self, kind: str) -> None:
+        """Something was seen to happen."""
+        self._dice.count(kind)
+
+    def now_us(self) -> int:
+        """True time."""
+        return self._clock()
+
+    def line(self) -> int:
+        """Where the trace stands."""
+        return len(self.trace)
+
+    def topology(self, pipeline: str, generation: int) -> Topology:
+        """A deployed topology, knowing what former generations declared."""
+        found = self._topologies.get((pipeline, generation))
+        if found is None:
+            deployed = [d for d in self.registry if d.pipeline == pipeline and d.generation <= generation]
+            deployed.sort(key=lambda d: d.generation)
+            former = topologies(deployed)
+            found = self._topologies[pipeline, generation] = former[-1].after(former)
+        return found
+
+    def policy(self, step: str) -> Retry:
+        """The retry policy of a step, the same in every deployment."""
+        return RETRIES.get(step) or DEFAULT_RETRY
+
+    def holds(self, step: str, submitted: RunSubmitted | None) -> bool:
+        """What the condition of a step says about a run."""
+        if submitted is None:
+            return False
+        number: object = msgspec.json.decode(submitted.input)["number"]
+        return condition_holds(step, int(str(number)))
+
+    def attempt(self, name: AttemptKey) -> Attempt | None:
+        """What the world saw of an attempt."""
+        return self.world.attempts.get(name) if self.world is not None else None
+
+    def lives(self, worker: str) -> bool:
+        """Whether that engine's process lives."""
+        process = self.processes.get(worker)
+        return process is not None and process.alive
+
+    def process_lives(self, process: int) -> bool:
+        """The same by number."""
+        return any(one.number == process and one.alive for one in self.processes.values())
+
+    def draining(self, worker: str) -> bool:
+        """Whether that engine starts nothing more."""
+        process = self.processes.get(worker)
+        return process is None or process.draining
+
+    def broken(self, worker: str) -> bool:
+        """Whether the code of that engine has a broken output function or condition."""
+        process = self.processes.get(worker)
+        return process is not None and process.broken
+
+    def check_slot(self, run_id: str, submitted: RunSubmitted) -> None:
+        """At most one run that has not ended occupies a slot [M-1]; of `once`, one for ever."""
+        if submitted.slot == "none":
+            return
+        for other in self.judges.values():
+            first = other.submitted
+            if first is None or other.run_id in (run_id, *self.removed):
+                continue
+            same = (first.tenant, first.pipeline, first.resource) == (
+                submitted.tenant,
+                submitted.pipeline,
+                submitted.resource,
+            )
+            if same and (other.ended is None or submitted.slot == "once"):
+                self.blame(run_id, "M-1", f"run {other.run_id} occupies the slot of {submitted.resource}")
+
+
+def _short(fact: object) -> str:
+    parts = [type(fact).__name__]
+    for name in ("step", "phase", "attempt", "cause", "how", "reason", "due_us", "generation", "passed", "crossed"):
+        value = getattr(fact, name, None)
+        if value:
+            parts.append(str(value).replace(" ", ""))
+    return ":".join(parts)

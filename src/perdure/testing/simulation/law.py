@@ -1,0 +1,66 @@
+"""What a judge asks of everything beyond its own run."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from perdure.core.facts import RunSubmitted
+from perdure.core.retry import Retry
+from perdure.core.topology import Topology
+from perdure.testing.simulation.world import Attempt, AttemptKey
+
+
+class Law(Protocol):
+    """See the module."""
+
+    def blame(self, run_id: str, rule: str, problem: str) -> None:
+        """A rule is broken."""
+        ...
+
+    def count(self, kind: str) -> None:
+        """Something was seen to happen."""
+        ...
+
+    def now_us(self) -> int:
+        """True time."""
+        ...
+
+    def line(self) -> int:
+        """Where the trace stands."""
+        ...
+
+    def topology(self, pipeline: str, generation: int) -> Topology:
+        """A deployed topology, knowing what former generations declared."""
+        ...
+
+    def policy(self, step: str) -> Retry:
+        """The retry policy of a step."""
+        ...
+
+    def holds(self, step: str, submitted: RunSubmitted | None) -> bool:
+        """What the condition of a step says about a run."""
+        ...
+
+    def attempt(self, name: AttemptKey) -> Attempt | None:
+        """What the world saw of an attempt."""
+        ...
+
+    def lives(self, worker: str) -> bool:
+        """Whether that engine's process lives."""
+        ...
+
+    def process_lives(self, process: int) -> bool:
+        """The same by number."""
+        ...
+
+    def draining(self, worker: str) -> bool:
+        """Whether that engine starts nothing more."""
+        ...
+
+    def broken(self, worker: str) -> bool:
+        """Whether the code of that engine has a broken output function or condition."""
+        ...
+
+    def check_slot(self, run_id: str, submitted: RunSubmitted) -> None:
+        """Blame a submission to a slot that is occupied."""
+        ...

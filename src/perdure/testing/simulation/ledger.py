@@ -1,0 +1,306 @@
+"""What a judge knows of a run from its facts, and what the rules say comes next; written down as the rules are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from perdure.core.facts import (
+    Fact,
+    Failure,
+    OperationFailed,
+    OperationProgress,
+    OperationReserved,
+    OperationResolved,
+    OperationRetryScheduled,
+    OperationSkipped,
+    OperationSucceeded,
+    OutcomeCommitted,
+    Phase,
+    RunCancelRequested,
+    RunFailed,
+    RunHeld,
+    RunReleased,
+    RunSubmitted,
+    RunSucceeded,
+    SegmentAttemptStarted,
+)
+from perdure.core.topology import StepSpec, Topology
+from perdure.testing.simulation.world import Order
+
+
+@dataclass
+class Entry:
+    """One step's forward operation."""
+
+    status: Literal["unresolved", "succeeded", "skipped", "failed"]
+    attempts: int = 0
+    state: object = None
+    in_doubt: bool = False
+
+
+@dataclass
+class UnwindEntry:
+    """One step's unwind operation."""
+
+    status: Literal["unresolved", "succeeded", "failed"]
+    attempts: int = 0
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is next: a step, nothing (`step` is None), or that cannot be said (`invalid`)."""
+
+    step: str | None
+    invalid: str = ""
+
+
+class Ledger:
+    """See the module."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self.seq: int = 0
+        self.tail = b""
+        self.submitted: RunSubmitted | None = None
+        self.token = 0
+        self.worker = ""
+        self.generation = 0
+        self.forward: dict[str, Entry] = {}
+        self.unwind: dict[str, UnwindEntry] = {}
+        self.passed: set[str] = set()
+        self.crossed: set[str] = set()
+        self.pin: str | None = None
+        self.last_unwind: str | None = None
+        self.open: tuple[Phase, str, int] | None = None
+        self.current: tuple[Phase, str] | None = None
+        self.failures = 0
+        self.lost = 0
+        self.due_us = 0
+        self.cancel: RunCancelRequested | None = None
+        self.held: RunHeld | None = None
+        self.failure: Failure | None = None
+        self.unwind_failures: list[Failure] = []
+        self.memos: dict[tuple[Phase, str, str], object] = {}
+        self.outcome: OutcomeCommitted | None = None
+        self.ended: RunSucceeded | RunFailed | None = None
+        self.holds = 0
+        self.releases = 0
+
+    # --- folding
+
+    def fold(self, fact: Fact) -> None:
+        """Take a fact in."""
+        match fact:
+            case RunSubmitted():
+                self.submitted = fact
+                self.due_us = fact.start_at_us
+            case SegmentAttemptStarted():
+                self.token, self.worker, self.generation = fact.token, fact.worker, fact.generation
+            case RunCancelRequested():
+                self.cancel = fact
+            case RunHeld():
+                self.held = fact
+                self.holds += 1
+            case RunReleased():
+                self.releases += 1
+                self.held, self.due_us, self.failures, self.lost = None, 0, 0, 0
+            case OutcomeCommitted():
+                self.outcome = fact
+            case RunSucceeded() | RunFailed():
+                self.ended = fact
+                self.held = None
+            case OperationProgress():
+                self.memos[fact.phase, fact.step, fact.name] = msgspec.json.decode(fact.value)
+            case _:
+                self._fold_operation(fact)
+
+    def _fold_operation(self, fact: Fact) -> None:
+        match fact:
+            case OperationReserved():
+                self._fold_reserved(fact)
+            case OperationSucceeded(step, _attempt, state, phase):
+                self.open = None
+                if phase == "forward":
+                    self._progress(step, "succeeded", msgspec.json.decode(state))
+                else:
+                    self.unwind[step].status = "succeeded"
+                self._end_operation(step)
+            case OperationRetryScheduled():
+                self.open = None
+                self.due_us = fact.due_us
+                if fact.cause != "interrupted":
+                    self.failures += 1
+                    self.lost = self.lost + 1 if fact.cause == "lost" else 0
+            case OperationFailed(step, failure, phase):
+                self.open = None
+                if phase == "unwind":
+                    self.unwind[step].status = "failed"
+                    self.unwind_failures.append(failure)
+                else:
+                    self._fail(step, failure, in_doubt=fact.in_doubt, passed=fact.passed)
+                self._end_operation(step)
+            case OperationSkipped(step, passed):
+                self.passed |= set(passed)
+                self._progress(step, "skipped", None)
+                self.due_us = 0
+            case OperationResolved():
+                self._fold_resolved(fact)
+            case _:
+                pass
+
+    def _fold_reserved(self, fact: OperationReserved) -> None:
+        step = fact.step
+        self.open = (fact.phase, step, fact.attempt)
+        if self.current != (fact.phase, step):
+            self.current = (fact.phase, step)
+            self.failures = self.lost = 0
+        self.due_us = 0
+        if fact.phase == "forward":
+            self.forward.setdefault(step, Entry("unresolved")).attempts = fact.attempt
+            self.pin = step
+            self.passed |= set(fact.passed)
+        else:
+            self.unwind.setdefault(step, UnwindEntry("unresolved")).attempts = fact.attempt
+            self.last_unwind = step
+            self.crossed |= set(fact.crossed)
+
+    def _fold_resolved(self, fact: OperationResolved) -> None:
+        step = fact.step
+        if self.open is not None and self.open[1] == step:
+            self.open = None
+        if fact.phase == "unwind":
+            self.unwind.setdefault(step, UnwindEntry("unresolved")).status = (
+                "succeeded" if fact.how == "value" else "failed"
+            )
+            if fact.how == "fail" and fact.failure is not None:
+                self.unwind_failures.append(fact.failure)
+            self.last_unwind = step
+            self.crossed |= set(fact.crossed)
+        elif fact.how == "fail" and fact.failure is not None:
+            self._fail(step, fact.failure, in_doubt=self.attempts("forward", step) > 0, passed=fact.passed)
+        else:
+            skipped = fact.how == "skip"
+            self.passed |= set(fact.passed)
+            state = None if skipped else msgspec.json.decode(fact.state)
+            self._progress(step, "skipped" if skipped else "succeeded", state)
+            self.forward[step].in_doubt = skipped and self.attempts("forward", step) > 0
+        self._end_operation(step)
+
+    def _progress(self, step: str, status: Literal["succeeded", "skipped"], state: object) -> None:
+        entry = self.forward.setdefault(step, Entry("unresolved"))
+        entry.status, entry.state = status, state
+        self.pin = None
+
+    def _fail(self, step: str, failure: Failure, *, in_doubt: bool, passed: tuple[str, ...]) -> None:
+        entry = self.forward.setdefault(step, Entry("unresolved"))
+        entry.status, entry.in_doubt = "failed", in_doubt
+        self.pin, self.failure = None, failure
+        self.passed |= set(passed)
+
+    def _end_operation(self, step: str) -> None:
+        self.due_us = 0
+        if self.held is not None and self.held.step == step:
+            self.held = None
+
+    # --- asking
+
+    def attempts(self, phase: Phase, step: str) -> int:
+        """Attempts reserved so far."""
+        entry = self.forward.get(step) if phase == "forward" else self.unwind.get(step)
+        return 0 if entry is None else entry.attempts
+
+    def state_text(self, step: str) -> str | None:
+        """A committed state, as the handlers of the simulation return them."""
+        entry = self.forward.get(step)
+        return str(entry.state) if entry is not None and entry.status == "succeeded" else None
+
+    def memo_text(self, phase: Phase, step: str, name: str) -> str | None:
+        """A recorded memo; an unwind handler sees those of its forward operation, unless it has one of its own."""
+        own = self.memos.get((phase, step, name))
+        found = own if own is not None else self.memos.get(("forward", step, name))
+        return None if found is None else str(found)
+
+    def order(self) -> Order | None:
+        """The input."""
+        return None if self.submitted is None else msgspec.json.decode(self.submitted.input, type=Order)
+
+    def output(self) -> object:
+        """The committed output."""
+        return None if self.outcome is None else msgspec.json.decode(self.outcome.output)
+
+    # --- forward rules
+
+    def next_forward(self, topology: Topology) -> Selection:
+        """The next forward step [E-2 .. E-7, E-9]; conditions and time aside."""
+        if self.pin is not None:
+            return Selection(self.pin) if self.pin in topology.position else Selection(None, "step missing")
+        counting = [step for step, entry in self.forward.items() if entry.status in ("succeeded", "skipped")]
+        here = [topology.position[step] for step in counting if step in topology.position]
+        if counting and not here:
+            return Selection(None, "no safe frontier")
+        for spec in topology.steps[max(here, default=-1) + 1 :]:
+            if not spec.retired and spec.id not in self.passed:
+                return Selection(spec.id)
+        return Selection(None)
+
+    def newly_passed(self, topology: Topology, step: str) -> set[str]:
+        """What a reservation or skip of `step` passes [E-7]."""
+        before = topology.ids[: topology.position.get(step, 0)]
+        return {one for one in before if one not in self.forward and one not in self.passed}
+
+    # --- unwind rules
+
+    def had_effect(self, spec: StepSpec) -> bool:
+        """U-2 (1), or U-12."""
+        entry = self.forward.get(spec.id)
+        return entry is not None and (entry.status == "succeeded" or (entry.in_doubt and spec.in_doubt))
+
+    def next_unwind(self, topology: Topology) -> Selection:
+        """The next step to unwind [U-2, U-3, U-5 .. U-7]."""
+        last = self.last_unwind
+        if last is not None and self.unwind[last].status == "unresolved" and last in topology.position:
+            spec = topology.steps[topology.position[last]]
+            if spec.unwind and self.had_effect(spec):
+                return Selection(last)
+        successes = [step for step, entry in self.forward.items() if entry.status == "succeeded"]
+        for marks in (successes, list(self.crossed)):
+            if marks and not any(step in topology.position for step in marks):
+                return Selection(None, "no safe unwind frontier")
+        frontier = min([topology.position[s] for s in self.crossed if s in topology.position], default=len(topology))
+        for spec in reversed(topology.steps[:frontier]):
+            if spec.unwind and self.had_effect(spec):
+                return Selection(spec.id)
+        return Selection(None)
+
+    def newly_crossed(self, topology: Topology, step: str) -> set[str]:
+        """What a reservation of the unwind of `step` crosses [U-4]."""
+        return {one for one in topology.ids[topology.position.get(step, 0) :] if one not in self.crossed}
+
+    # --- the lists of U-9
+
+    def in_doubt(self) -> list[str]:
+        """Steps in doubt, sorted."""
+        return sorted(step for step, entry in self.forward.items() if entry.in_doubt)
+
+    def lists(self, topology: Topology) -> list[list[str]]:
+        """In doubt, half unwound, uncompensated, unavailable; each sorted."""
+        half = sorted(step for step, entry in self.unwind.items() if entry.status == "unresolved")
+        undone = {step for step, entry in self.unwind.items() if entry.status == "succeeded"}
+        uncompensated = sorted(
+            spec.id for spec in topology.steps if spec.unwind and self.had_effect(spec) and spec.id not in undone
+        )
+        unavailable: list[str] = []
+        for step, entry in sorted(self.forward.items()):
+            position = topology.position.get(step)
+            if step in undone or (position is not None and topology.steps[position].unwind):
+                continue
+            if entry.status == "succeeded":
+                lost = step in topology.ever_unwind
+            else:
+                lost = entry.in_doubt and step in topology.ever_in_doubt
+            if lost:
+                unavailable.append(step)
+        return [self.in_doubt(), half, uncompensated, unavailable]

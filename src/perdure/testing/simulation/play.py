@@ -1,0 +1,342 @@
+"""One simulation: a world, processes that come and go, callers, and what a seed lets happen to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+from perdure.define.pipeline import AnyPipeline
+from perdure.errors import PerdureError, StoreUnavailable
+from perdure.runtime.client import Client
+from perdure.testing.clock import VirtualLoop
+from perdure.testing.simulation.calls import Callers
+from perdure.testing.simulation.designs import Evolution, first_design
+from perdure.testing.simulation.dice import Dice
+from perdure.testing.simulation.history import History
+from perdure.testing.simulation.process import Clock, Process, new_process
+from perdure.testing.simulation.store import FaultyStore
+from perdure.testing.simulation.world import Order, World
+
+TURNS = 40
+"""Things that happen before everything is left to come to rest."""
+
+
+class Play:
+    """See the module; `run` plays one seed to its end."""
+
+    def __init__(self, seed: int, loop: VirtualLoop, turns: int = TURNS) -> None:
+        self.seed = seed
+        self.dice = Dice(seed)
+        self.history = History(self.dice, lambda: loop.now_us)
+        self.history.on_violation = self._stop
+        self.world = World(self.dice, self.history)
+        self.history.world = self.world
+        self.callers = Callers(self.dice, self.history)
+        self._loop = loop
+        self._turns = turns
+        self._count = 0
+        self._orders: list[tuple[str, Order]] = []
+        self._pipelines: dict[str, AnyPipeline] = {}
+        self._evolutions = [
+            Evolution([first_design("orders", "live", self.dice)]),
+            Evolution([first_design("errands", self.dice.choice(("once", "none")), self.dice)]),
+        ]
+        self._process: Process | None = None
+        self._client_store = FaultyStore(self.history, self.dice, "client")
+        self._client: Client | None = None
+        self._main: asyncio.Task[None] | None = None
+
+    def _stop(self) -> None:
+        """A rule is broken: what follows proves nothing."""
+        if self._main is not None:
+            self._main.cancel()
+            self._main = None
+
+    # --- the whole
+
+    async def run(self) -> None:
+        """Play it; what was broken is in `history.violations`."""
+        self._main = asyncio.current_task()
+        if self.dice.maybe(0.15):
+            self.world.poison = (self._resource(), self.dice.choice(self._evolutions[0].now.steps).id)
+        try:
+            await self._client_store.open(owner=None)
+            await self._start()
+            for _ in range(self._turns):
+                await self._turn()
+            await self._come_to_rest()
+            await self._heal()
+        except asyncio.CancelledError:
+            if not self.history.violations:
+                raise
+        finally:
+            self._main = None
+            await self._close()
+
+    async def _close(self) -> None:
+        for task in list(self.callers.tasks):
+            task.cancel()
+        if self._process is not None:
+            self._process.crash("at the end")
+            await self._process.gone()
+        if self.callers.tasks:
+            await asyncio.wait(list(self.callers.tasks))
+        self._client_store.die()
+
+    # --- processes
+
+    async def _start(self) -> None:
+        """Start the next process with the designs of now; a start that fails is tried again."""
+        while self._process is None:
+            process = self._new_process()
+            if await process.up():
+                self._process = process
+                return
+            process.crash("because it could not start")
+            await process.gone()
+            await asyncio.sleep(self.dice.delay_s(1.0))
+
+    def _new_process(self) -> Process:
+        self._count += 1
+        designs = [evolution.now for evolution in self._evolutions]
+        process = new_process(
+            self._count, self.seed, self.world, self.dice, designs, self._loop, meanwhile=self.cancel_now
+        )
+        self._pipelines.update(process.pipelines)
+        self._client = self._new_client()
+        return process
+
+    def _new_client(self) -> Client:
+        """The client beside the engine, which knows what was deployed last."""
+        return Client(self._client_store, Clock(self._loop, self.seed, -self._count), self._pipelines)
+
+    async def _living(self) -> Process:
+        """The process that serves now; a new one if the last has died."""
+        process = self._process
+        if process is not None and process.alive:
+            return process
+        if process is not None:
+            await process.gone()
+            self._process = None
+            await asyncio.sleep(self.dice.delay_s(2.0))
+        await self._start()
+        return await self._living()
+
+    # --- turns
+
+    async def _turn(self) -> None:
+        """One thing happens, and some time passes."""
+        action = self.dice.action()
+        self.history.note(f"-- {action}")
+        match action:
+            case "submit" | "submit again" | "submit other input" | "submit with delay" | "submit with deadline":
+                await self._submit(action)
+            case "cancel" | "hold" | "release" | "retry" | "resolve" | "wait for a result":
+                self._operate(action)
+            case "time passes":
+                await asyncio.sleep(self.dice.delay_s(60.0))
+            case "old runs collected":
+                self._call(action, self._collect)
+            case _:
+                await self._happen(action)
+        if self.dice.maybe(0.3):
+            await asyncio.sleep(0)
+        else:
+            await asyncio.sleep(self.dice.delay_s(0.5))
+
+    async def _happen(self, action: str) -> None:
+        """Something happens to a process."""
+        process = await self._living()
+        match action:
+            case "crash":
+                process.crash("of nothing")
+                if self.dice.maybe(0.5):
+                    await self._living()
+            case "drain":
+                await self._replace(process)
+            case "crash while starting":
+                await self._replace(process, start=False)
+                starting = self._new_process()
+                for _ in range(self.dice.number(0, 12)):
+                    await asyncio.sleep(0)
+                starting.crash("while starting")
+                await starting.gone()
+                await self._start()
+            case "redeploy":
+                self.dice.count(f"redeploy: {self.dice.choice(self._evolutions).mutate(self.dice)}")
+                await self._replace(process)
+            case "second owner":
+                second = self._new_process()
+                if await second.up() and process.alive:
+                    self.history.blame("", "R-2", "a second engine owns the data")
+                if second.refused:
+                    self.dice.count("second owner refused")
+                second.crash("because it is the second")
+                await second.gone()
+            case "index lost":
+                await self._lose_index(process)
+            case _:
+                jump_us = round(self.dice.delay_s(1800.0) * 1_000_000)
+                process.clock.skew_us += jump_us if action == "clock jumps ahead" else -jump_us
+
+    async def _lose_index(self, process: Process) -> None:
+        """All index rows and snapshots are gone while nobody looks; the next engine rebuilds them [J-11]."""
+        await self._replace(process, start=False)
+        for task in list(self.callers.tasks):
+            task.cancel()
+        while self.callers.tasks:
+            await asyncio.wait(list(self.callers.tasks))
+        self.history.lose_index()
+        quiet, self.dice.quiet = self.dice.quiet, True
+        await self._start()
+        self.dice.quiet = quiet
+
+    async def _replace(self, process: Process, *, start: bool = True) -> None:
+        if self.dice.maybe(0.7):
+            await process.drain()
+        else:
+            process.crash("to be replaced")
+        await process.gone()
+        self._process = None
+        if start:
+            await self._start()
+
+    # --- callers
+
+    def _call(self, name: str, work: Callable[[int, Client], Coroutine[object, object, None]]) -> None:
+        """A caller asks the engine, or a client beside it."""
+        process = self._process
+        engine = process.engine if process is not None else None
+        if process is not None and engine is not None and self.dice.maybe(0.6):
+            self.callers.call(name, lambda number: work(number, engine), process.calls)
+        elif self._client is not None:
+            client = self._client
+            self.callers.call(name, lambda number: work(number, client))
+
+    def _resource(self) -> str:
+        return f"r{self.dice.number(0, 4)}"
+
+    async def _submit(self, action: str) -> None:
+        known = self.dice.choice(self._orders) if self._orders else None
+        if known is not None and action == "submit again":
+            pipeline_id, order = known
+        elif known is not None and action == "submit other input":
+            pipeline_id, order = known[0], Order(len(self._orders) + 1_000, known[1].resource)
+        else:
+            pipeline_id = "errands" if self.dice.maybe(0.25) else "orders"
+            order = Order(len(self._orders), self._resource())
+        self._orders.append((pipeline_id, order))
+        delay_s = self.dice.delay_s(120.0) if action == "submit with delay" else None
+        deadline_s = self.dice.delay_s(20.0) if action == "submit with deadline" else None
+        pipeline = self._pipelines[pipeline_id]
+        self._call(
+            action, lambda number, client: self.callers.submit(number, client, pipeline, order, delay_s, deadline_s)
+        )
+
+    def _operate(self, action: str) -> None:
+        runs = [run for run, judge in self.history.judges.items() if judge.ended is None]
+        if self.dice.maybe(0.1) or not runs:
+            runs = [run for run in self.history.judges if run not in self.history.removed]
+        if not runs:
+            return
+        run_id = self.dice.choice(runs)
+        method = {
+            "cancel": self.callers.cancel,
+            "hold": self.callers.hold,
+            "release": self.callers.release,
+            "retry": self.callers.retry,
+            "resolve": self.callers.resolve,
+            "wait for a result": self.callers.result,
+        }[action]
+        self._call(action, lambda number, client: method(number, client, run_id))
+
+    def cancel_now(self, run_id: str) -> None:
+        """A client cancels a run while an append of it is in flight."""
+        client = self._client
+        if client is not None:
+            self.callers.call("cancel in flight", lambda number: self.callers.cancel(number, client, run_id))
+
+    async def _collect(self, _number: int, client: Client) -> None:
+        await client.gc(self.dice.delay_s(60.0))
+
+    # --- the end
+
+    async def _come_to_rest(self) -> None:
+        """No more faults: every run ends, or waits for something that has a name [R-16]."""
+        self.history.note("-- come to rest")
+        self.dice.quiet = True
+        self.world.healed.set()
+        await self._wait_for_rest()
+        for run_id, judge in self.history.judges.items():
+            if judge.ended is None:
+                self._check_waits(run_id)
+
+    async def _wait_for_rest(self) -> None:
+        for _ in range(600):
+            (await self._living()).clock.skew_us = 0  # a death that was dealt before may still come
+            await asyncio.sleep(30.0)
+            if not self.callers.tasks and all(self._rests(run) for run in self.history.judges):
+                return
+
+    def _rests(self, run_id: str) -> bool:
+        if self.history.judges[run_id].ended is not None:
+            return True
+        run = self.history.run(run_id)
+        return run is not None and run.state is not None and run.state.status in ("held", "invalid")
+
+    def _check_waits(self, run_id: str) -> None:
+        run = self.history.run(run_id)
+        if run is None or run.state is None:
+            self.history.blame(run_id, "R-16", "the run has no index row")
+        elif not self._rests(run_id):
+            self.history.blame(run_id, "R-16", f"the run neither ended nor waits: {run.state}")
+        elif run.state.status == "invalid":
+            reason = run.state.reason.partition(":")[0]
+            names = {"no-safe-unwind-frontier": "no safe frontier", "payload-unserialisable": "contract broken"}
+            self.dice.count(names.get(reason, reason.replace("-", " ")))
+
+    async def _heal(self) -> None:
+        """Restore every step, mend every function, release every hold: now every run ends [E-3, D-2, R-17]."""
+        self.history.note("-- heal")
+        for evolution in self._evolutions:
+            evolution.heal()
+        process = await self._living()
+        await process.drain()
+        self._process = None
+        await self._start()
+        for _ in range(3):  # what was lost or failed under a hold is seen after it, and may hold once more
+            await self._release_all()
+            await self._wait_for_rest()
+        engine = (await self._living()).engine
+        for run_id, judge in self.history.judges.items():
+            run = self.history.run(run_id)
+            if judge.ended is None:
+                self.history.blame(run_id, "R-16", f"nothing keeps the run, and it has not ended: {run and run.state}")
+        self.callers.check_acknowledged()
+        if engine is not None:
+            await self._verify(engine)
+
+    async def _release_all(self) -> None:
+        engine = (await self._living()).engine
+        for run_id, judge in list(self.history.judges.items()):
+            if judge.ended is None and judge.held is not None and engine is not None:
+                await engine.release(run_id, actor="the end")
+
+    async def _verify(self, client: Client) -> None:
+        """Everything recomputed from the facts agrees, also after the index is lost [J-11]."""
+        await self._report(client)
+        self.history.lose_index()
+        await client.verify(repair=True)
+        await self._report(client)
+
+    async def _report(self, client: Client) -> None:
+        report = await client.verify()
+        for finding in report.findings:
+            self.history.blame(finding.run_id, "J-11", f"verify: {finding.problem}")
+        try:
+            for run_id in self.history.judges:
+                if run_id not in self.history.removed:
+                    self.callers.check_result(run_id, await client.result(run_id, timeout=1.0))
+        except (PerdureError, TimeoutError) as error:
+            if not isinstance(error, StoreUnavailable):
+                self.history.blame("", "D-3", f"the result of an ended run: {error!r}")
