@@ -29,7 +29,7 @@ from perdure.core.signature import (
 from perdure.core.topology import Topology
 from tests.core.build import Life, topology
 from tests.core.strategies import TOPOLOGIES, lives
-from tests.sweep.core_judge import Core, CoreJudge
+from tests.sweep.core_judge import MODULES, Core, CoreJudge
 from tests.sweep.worlds import ALL_FLAGS, reachable, topologies
 
 
@@ -72,7 +72,7 @@ def test_a_ledger_comes_back_from_its_bytes_and_from_its_projection(life: Life) 
 
 def test_every_small_world() -> None:
     """Every ledger that two steps can reach, with every fourth topology: the same decision, the same lists."""
-    judge = CoreJudge(Core.of({}))
+    judge = CoreJudge(Core.of(MODULES))
     here = list(itertools.islice(topologies(("A", ALL_FLAGS), ("B", ALL_FLAGS)), 0, None, 4))
     known = [Topology(judge._topology(rules).steps) for rules in here]  # pyright: ignore[reportPrivateUsage]  # as it does
     compared = 0

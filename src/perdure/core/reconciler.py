@@ -130,7 +130,7 @@ class Lists:
         self.uncompensated = tuple(
             sorted(s.id for s in topology.steps if s.unwind and had_effect(p, s) and not _unwound(p, s.id))
         )
-        self.unavailable = tuple(sorted(s for s in p.forward if _unavailable(p, topology, s)))
+        self.unavailable = tuple(sorted(s for s in p.forward if unavailable(p, topology, s)))
 
 
 def in_doubt(p: Projection) -> tuple[str, ...]:
@@ -143,7 +143,7 @@ def _unwound(p: Projection, step: str) -> bool:
     return entry is not None and entry.status == "succeeded"
 
 
-def _unavailable(p: Projection, topology: Topology, step: str) -> bool:
+def unavailable(p: Projection, topology: Topology, step: str) -> bool:
     """It had its effect, and could be unwound in some generation, but not in this one."""
     position = topology.position.get(step)
     if _unwound(p, step) or (position is not None and topology.steps[position].unwind):

@@ -1,0 +1,134 @@
+"""What a deployment means for runs, in sentences for whoever deploys it [D-6]. What is worst comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias, TypeVar
+
+from perdure.core.effects import Effects
+from perdure.core.operations import InvalidReason
+
+Counted: TypeAlias = Sequence[tuple[int, Effects]]
+K = TypeVar("K")
+
+
+def sentences(counted: Counted) -> tuple[str, ...]:
+    """Sentences about the runs of a pipeline, given how many there are of each kind."""
+    if not counted:
+        return ("no live runs",)
+    found = [
+        *_by(counted, lambda e: [(e.reason, e.steps)] if e.validity == "becomes invalid" else [], _becomes_invalid),
+        *_by(counted, lambda e: [(m.step, m.need) for m in e.misses], _misses),
+        *_by(counted, lambda e: [(e.reason, e.steps)] if e.validity == "stays invalid" else [], _stays_invalid),
+        *_by(counted, lambda e: list(e.leaks), _leaks),
+        *_by(counted, lambda e: [e.ends] if e.ends else [], _ends),
+        *_by(counted, lambda e: list(e.passes), _passes),
+        *_by(counted, lambda e: list(e.gains), _gains),
+        *_by(counted, lambda e: list(e.loses), _loses),
+        *_by(counted, lambda e: list(e.undoes), _undoes),
+        *_by(counted, lambda e: [True] if e.reordered else [], _reordered),
+        *_by(counted, lambda e: [True] if e.validity == "mended" else [], _mended),
+        *_by(counted, lambda e: [True] if e.none else [], _unchanged),
+    ]
+    return tuple(found)
+
+
+def runs(number: int) -> str:
+    """`1 run`, `38,796 runs`."""
+    return f"{number:,} run{'' if number == 1 else 's'}"
+
+
+def _by(counted: Counted, keys: Callable[[Effects], Iterable[K]], say: Callable[[int, K], str]) -> list[str]:
+    """One sentence per key, most runs first, with the number of runs it is true of."""
+    totals: dict[K, int] = {}
+    for number, effects in counted:
+        for key in keys(effects):
+            totals[key] = totals.get(key, 0) + number
+    return [say(number, key) for key, number in sorted(totals.items(), key=lambda item: -item[1])]
+
+
+def _becomes_invalid(number: int, key: tuple[InvalidReason | str, tuple[str, ...]]) -> str:
+    return f"{runs(number)} would become invalid because {_why(number, *key)}"
+
+
+def _stays_invalid(number: int, key: tuple[InvalidReason | str, tuple[str, ...]]) -> str:
+    return f"{runs(number)} {_is(number)} invalid already and {_would_stay(number)} so, because {_why(number, *key)}"
+
+
+def _why(number: int, reason: str, steps: tuple[str, ...]) -> str:
+    their = "its" if number == 1 else "their"
+    match reason:
+        case "step-missing":
+            return f"{their} unresolved step {steps[0]} is gone: keep it as retired"
+        case "no-safe-frontier" | "no-safe-unwind-frontier":
+            return f"none of the steps behind {'it' if number == 1 else 'them'} is left: keep {_some(steps)} as retired"
+        case "pipeline-missing":
+            return f"{their} pipeline is not in the application: bind it as well"
+        case _:
+            return reason.replace("-", " ")
+
+
+def _some(steps: tuple[str, ...]) -> str:
+    return steps[0] if len(steps) == 1 else f"one of {', '.join(steps[:5])}{' ...' if len(steps) > 5 else ''}"
+
+
+def _misses(number: int, key: tuple[str, str]) -> str:
+    step, need = key
+    return (
+        f"{runs(number)} would become invalid at {step}, which needs the state of {need}, and {_has(number)} none: "
+        f"give {need} an if_skipped, or make the need optional({need})"
+    )
+
+
+def _leaks(number: int, step: str) -> str:
+    return f"{runs(number)} could no longer undo {step} if {_it_fails(number)}: keep it in place, with its unwind"
+
+
+def _ends(number: int, ends: tuple[str, ...]) -> str:
+    was, new = ends
+    words = {"success": "succeed", "failure": "fail", "canceled": "end as canceled", "invalid": "be invalid"}
+    return f"{runs(number)} would {words[new]} instead of: {words[was]}"
+
+
+def _passes(number: int, step: str) -> str:
+    return f"{runs(number)} {_is(number)} past {step} and will never run it"
+
+
+def _gains(number: int, step: str) -> str:
+    return f"{runs(number)} will run {step} as well"
+
+
+def _loses(number: int, step: str) -> str:
+    return f"{runs(number)} will not run {step} any more"
+
+
+def _undoes(number: int, step: str) -> str:
+    return f"{runs(number)} will undo {step} as well"
+
+
+def _reordered(number: int, _: bool) -> str:
+    return f"{runs(number)} will run what is ahead in another order"
+
+
+def _mended(number: int, _: bool) -> str:
+    return f"{runs(number)} that {_is(number)} invalid now will go on"
+
+
+def _unchanged(number: int, _: bool) -> str:
+    return f"{runs(number)} {'goes' if number == 1 else 'go'} on unchanged"
+
+
+def _is(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _has(number: int) -> str:
+    return "it has" if number == 1 else "they have"
+
+
+def _it_fails(number: int) -> str:
+    return "it fails" if number == 1 else "they fail"
+
+
+def _would_stay(number: int) -> str:
+    return "stays" if number == 1 else "stay"
