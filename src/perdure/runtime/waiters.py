@@ -59,7 +59,7 @@ class Waiters:
 
     def wake_all(self) -> None:
         """Anything may have changed."""
-        for run_id in {*self._resting, *self._stepping}:
+        for run_id in [*self._resting, *self._stepping]:  # in order: a simulation has to be the same each time
             self.wake(run_id)
 
 
