@@ -7,6 +7,7 @@ import types
 from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 from perdure.core.facts import RunSucceeded
@@ -23,6 +24,13 @@ from perdure.testing.simulation.world import Order
 T = TypeVar("T")
 Work: TypeAlias = Callable[[int], Coroutine[object, object, None]]
 """A call, given its number."""
+
+Tasks: TypeAlias = dict[asyncio.Task[None], None]
+"""Calls under way, in the order they were made: a set would not be the same every time."""
+
+
+def _forget(tasks: Tasks, task: asyncio.Task[None]) -> None:
+    tasks.pop(task, None)
 
 
 @types.coroutine
@@ -60,13 +68,13 @@ class Callers:
 
     def __post_init__(self) -> None:
         self.submitted: dict[int, str] = {}
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: Tasks = {}
 
     def call(
         self,
         name: str,
         work: Callable[[int], Coroutine[object, object, None]],
-        owner: set[asyncio.Task[None]] | None = None,
+        owner: Tasks | None = None,
     ) -> None:
         """Start a call. `owner`: the calls that end with a process, if it is made inside one."""
         self.number += 1
@@ -75,8 +83,8 @@ class Callers:
         )
         for tasks in (self.tasks, owner):
             if tasks is not None:
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
+                tasks[task] = None
+                task.add_done_callback(partial(_forget, tasks))
 
     async def _guarded(self, number: int, name: str, work: Work) -> None:
         how = "done"

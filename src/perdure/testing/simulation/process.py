@@ -11,6 +11,7 @@ from perdure.define.pipeline import AnyPipeline
 from perdure.errors import StoreInUse, StoreUnavailable
 from perdure.runtime.engine import Engine
 from perdure.testing.clock import VirtualLoop, VirtualSystem
+from perdure.testing.simulation.calls import Tasks
 from perdure.testing.simulation.designs import Design, build
 from perdure.testing.simulation.dice import Dice
 from perdure.testing.simulation.store import FaultyStore
@@ -51,7 +52,7 @@ class Process:
         self.draining = False
         self.broken = any(design.broken_output or design.broken_condition for design in designs)
         self.engine: Engine | None = None
-        self.calls: set[asyncio.Task[None]] = set()
+        self.calls: Tasks = {}
         self.refused = False
         history = self._history = world.history
         self._leave = asyncio.Event()

@@ -59,7 +59,7 @@ class FaultyStore:
         self._meanwhile = meanwhile
         self._inner = MemoryStore(history)
         self._alive = True
-        self._in_flight: set[asyncio.Future[AppendResult] | asyncio.Future[bool]] = set()
+        self._in_flight: dict[asyncio.Future[AppendResult] | asyncio.Future[bool], None] = {}
         self._trouble: list[Callable[[Trouble], None]] = []
 
     # --- life
@@ -176,10 +176,10 @@ class FaultyStore:
 
     def _track(self, answer: asyncio.Future[AppendResult] | asyncio.Future[bool], run_id: str) -> None:
         """Who waits for an append may be canceled; the append itself never is [J-14]."""
-        self._in_flight.add(answer)
+        self._in_flight[answer] = None
 
         def landed(future: asyncio.Future[AppendResult] | asyncio.Future[bool]) -> None:
-            self._in_flight.discard(future)
+            self._in_flight.pop(future, None)
             if future.cancelled() and self._alive:
                 self._history.blame(run_id, "J-14", "an append in flight was canceled with its caller")
 
