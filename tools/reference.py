@@ -18,6 +18,7 @@ import perdure
 import perdure.errors
 import perdure.sync
 import perdure.testing.clock
+import perdure.testing.evolve
 from perdure.cli.exits import MEANINGS
 from perdure.cli.main import ABOUT, COMMANDS, build
 from perdure.errors import PerdureError
@@ -58,6 +59,7 @@ GROUPS = {
 MODULES = {
     perdure.sync: ("connect", "SyncClient"),
     perdure.testing.clock: ("run_virtual", "VirtualSystem", "Stuck"),
+    perdure.testing.evolve: ("evolve", "Evolution", "Call", "Each"),
 }
 """What is public, and imported from a module of its own."""
 
