@@ -212,9 +212,9 @@ class Invocation(Generic[In_co, D_co]):
                     value = await value
                 try:
                     recorded = codec.encode(value)
+                    await self._source.memo(self.step_id, self.phase, name, recorded)
                 except PayloadError as error:
                     raise self._broken(UnusableMemo(f"memo {name!r} of {self._reader()}: {error}")) from error
-                await self._source.memo(self.step_id, self.phase, name, recorded)
             return self._decode(codec, recorded, f"memo {name!r}")
 
     def of_step_called(self, step: ErasedStep, /) -> AnyFunction:

@@ -344,7 +344,8 @@ class Client:
         verdict = Verdict(step, value, skip, fail, note, actor)
         verdict.check()
         topology = await self._topology((await self._load(run_id)).row.run.pipeline)
-        await self._admit(run_id, lambda p: resolution(p, topology, self._pipelines, verdict, self._system.now_us()))
+        known, limit = self._pipelines, self._payload_limit
+        await self._admit(run_id, lambda p: resolution(p, topology, known, verdict, self._system.now_us(), limit))
 
     async def verify(
         self, run_id: str | None = None, *, repair: bool = False, progress: Callable[[int, int], None] | None = None

@@ -88,6 +88,8 @@ async def _plan(
             host.emit("late", live.p, step=op.step, phase=_phase(op), attempt=op.attempt)
         return plan_next(live.p, topology, setting)
     if isinstance(outcome, InvalidOp):
+        if live.must_stop():  # whatever a canceled handler does but succeed, it is canceled
+            return plan_next(live.p, topology, setting)
         return Plan([], None, outcome)
     return plan_outcome(live.p, topology, op, outcome, setting)
 

@@ -16,7 +16,7 @@ from perdure.core.reducer import fold
 from perdure.define.invocation import FailedInvocation, PureInvocation
 from perdure.define.signals import BrokenContract
 from perdure.errors import PayloadError, PerdureError, StoreUnavailable
-from perdure.ports.store import Committed
+from perdure.ports.store import AppendResult, Committed
 from perdure.runtime.appending import seal
 from perdure.runtime.loading import project
 
@@ -136,8 +136,20 @@ class LiveRun:
         return self.p.memo(phase, step_id, name)
 
     async def memo(self, step_id: str, phase: Phase, name: str, value: bytes, /) -> None:
-        """Record a memo of the running attempt; resolves when it is durable [M-15]."""
-        async with self.lock:
+        """Record a memo of the running attempt; resolves when it is durable [M-15].
+
+        Cancelling the caller does not cancel the append; nothing else of the run is appended before it is known [J-14].
+
+        Raises:
+            PayloadError: the value is over the limit [P-4].
+        """
+        limit = self.host.options.payload_limit
+        if len(value) > limit:
+            raise PayloadError("$", f"it has {len(value):,} bytes, the limit is {limit:,}")
+        lock = self.lock
+        await lock.acquire()
+        appended: asyncio.Future[AppendResult] | None = None
+        try:
             while self.p.memo(phase, step_id, name) is None:
                 if not self.attempt_is_open():
                     raise asyncio.CancelledError("the attempt was ended from outside")
@@ -145,9 +157,14 @@ class LiveRun:
                 now_us = self.host.system.now_us()
                 fold(self.p, fact, now_us)
                 append = seal(self.p, [fact], now_us, self.host.system.append_id(), self.p.token)
-                result = await asyncio.shield(self.host.store.append(append))
-                if type(result) is not Committed:
+                appended = self.host.store.append(append)
+                if type(await asyncio.shield(appended)) is not Committed:
                     await self.reload()
+        finally:
+            if appended is None or appended.done():
+                lock.release()
+            else:
+                appended.add_done_callback(lambda _: lock.release())
 
     # --- the author's pure functions (core.commit.Evaluator)
 

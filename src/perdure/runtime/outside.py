@@ -101,11 +101,12 @@ def resolution(
     pipelines: Mapping[str, AnyPipeline],
     verdict: Verdict,
     at_us: int,
+    payload_limit: int | None,
 ) -> admission.Admission:
     """The answer to a verdict on a run; a value is checked against the step's state type where that is known.
 
     Raises:
-        PayloadError: the value does not fit.
+        PayloadError: the value does not fit, or is over the limit [P-4].
         InvalidArgument: the state's type is not known here and the value is not JSON.
     """
     v = verdict
@@ -114,10 +115,12 @@ def resolution(
     elif v.fail is not None:
         request = admission.ResolveRequest("fail", v.actor, v.step, message=v.fail, note=v.note)
     else:
-        step = v.step or _next_step(p, topology)
+        step = _next_step(p, topology)
         pipeline = pipelines.get(p.submitted.pipeline) if p.submitted is not None else None
-        nothing_next = step is None  # refused below, with the reason
-        state = b"null" if nothing_next or p.failure is not None else _state(pipeline, step, v.value)
+        refused = step is None or v.step not in (None, step)  # below, with the reason
+        state = b"null" if refused or p.failure is not None else _state(pipeline, step, v.value)
+        if payload_limit is not None and len(state) > payload_limit:
+            raise PayloadError("$", f"the value has {len(state):,} bytes, the limit is {payload_limit:,}")
         request = admission.ResolveRequest("value", v.actor, v.step, state, note=v.note)
     return admission.admit_resolve(p, topology, request, at_us)
 
