@@ -24,6 +24,7 @@ from hypothesis.stateful import (
 from msgspec.structs import replace
 
 from perdure.core.facts import RunCancelRequested
+from perdure.core.signature import signature_of
 from perdure.ports.store import (
     Append,
     AppendResult,
@@ -55,7 +56,14 @@ STATUSES: tuple[RunStatus, ...] = (
     "canceled",
 )
 TIMES = st.integers(T0, T0 + 20)
-STATES = st.builds(
+LEDGERS = [(signature_of(ledger), ledger) for ledger in (b"{}", b'{"pin":"a"}', b'{"pin":"\xc3\xa4"}')]
+
+
+def _signed(state: IndexState, signed: tuple[bytes, bytes]) -> IndexState:
+    return replace(state, signature=signed[0], ledger=signed[1])
+
+
+UNSIGNED = st.builds(
     IndexState,
     status=st.sampled_from(STATUSES),
     due_us=st.none() | TIMES,
@@ -69,6 +77,7 @@ STATES = st.builds(
     version=st.integers(0, 5),
     tail_hash=st.sampled_from((b"", bytes(32))),
 )
+STATES = st.builds(_signed, UNSIGNED, st.sampled_from([(b"", b""), *LEDGERS]))
 FILTERS = st.builds(
     RunFilter,
     pipeline=st.sampled_from((None, None, "payout", "refund")),
@@ -232,6 +241,11 @@ class Agreement(RuleBasedStateMachine):
         self.sqlite.put_snapshot(sqlite, snapshot)
         self.both(lambda store: store.set_index(10**9, IndexState("ready"), 1))  # answered after the snapshot is in
 
+    @rule()
+    def reclaims(self) -> None:
+        for store in (self.memory, self.sqlite):
+            self.loop.run_until_complete(store.reclaim())
+
     @rule(now_us=TIMES)
     def takes_over(self, now_us: int) -> None:
         self.both(lambda store: store.take_over(now_us))
@@ -301,6 +315,7 @@ class Agreement(RuleBasedStateMachine):
             self.both(lambda store: store.attention())
             self.both(lambda store: store.next_due_us())
             self.both(lambda store: store.deployments())
+            self.both(lambda store: store.ledgers())
 
 
 async def _rows_of(store: Store, run_id: str) -> object:

@@ -65,6 +65,10 @@ class IndexState(msgspec.Struct, frozen=True, gc=False):
         step: the step it stands at, for people; empty when unknown.
         version, tail_hash: greatest sequence and hash of the last row, kept at release and at the end so that a lost
             tail shows [J-11]; 0 and b"" otherwise.
+        signature: of the run's ledger while it rests, 16 bytes [D-6]; b"" while it is owned, after its end, and where
+            its ledger is too long to share.
+        ledger: the encoded ledger of that signature. Only for writing: a driver keeps it once for each signature, in
+            the same transaction, gives it back with `ledgers`, and reads it as b"" here.
     """
 
     status: RunStatus
@@ -78,6 +82,8 @@ class IndexState(msgspec.Struct, frozen=True, gc=False):
     step: str = ""
     version: int = 0
     tail_hash: bytes = b""
+    signature: bytes = b""
+    ledger: bytes = b""
 
 
 class Append(msgspec.Struct, gc=False):
@@ -205,6 +211,24 @@ class Deployment(msgspec.Struct, frozen=True, gc=False):
     actor: str
 
 
+class LedgerCount(msgspec.Struct, frozen=True, gc=False):
+    """Live runs of a pipeline with one ledger [D-6].
+
+    Attributes:
+        signature, ledger: both b"" for a run whose ledger the index does not know: it is owned, or its ledger is too
+            long or lost. Such a run has an entry of its own, and is folded from its facts by who wants to know.
+        example_run: the least id among them.
+        oldest_us: the earliest submission among them.
+    """
+
+    pipeline: str
+    signature: bytes
+    ledger: bytes
+    count: int
+    example_run: str
+    oldest_us: int
+
+
 class RunFilter(msgspec.Struct, frozen=True, gc=False):
     """What `list_runs` shows; None matches everything.
 
@@ -315,6 +339,13 @@ class Store(Protocol):
         """Number of runs by (pipeline, status)."""
         ...
 
+    async def ledgers(self) -> Sequence[LedgerCount]:
+        """Every run that is neither terminal nor corrupt, by pipeline and ledger, in one consistent read [D-6].
+
+        By pipeline, then signature, then id.
+        """
+        ...
+
     async def deployments(self, pipeline: str | None = None, /) -> Sequence[Deployment]:
         """The registry, oldest first."""
         ...
@@ -332,7 +363,7 @@ class Store(Protocol):
         ...
 
     async def reclaim(self) -> int:
-        """Give free space back to the file system; bytes given back."""
+        """Forget ledgers that no run has, and give free space back to the file system; bytes given back."""
         ...
 
     async def missing_index(self, limit: int, /) -> Sequence[str]:

@@ -8,6 +8,7 @@ from perdure.core.commit import Closed, Rest, Waiting
 from perdure.core.facts import RunSubmitted, RunSucceeded
 from perdure.core.operations import EndedOp, HeldOp, InvalidOp
 from perdure.core.projection import Projection
+from perdure.core.signature import sign
 from perdure.ports.store import IndexState, NewRun, RunStatus
 
 
@@ -94,6 +95,7 @@ def _state(
     generation: int | None = None,
     build: str = "",
 ) -> IndexState:
+    signature, ledger = sign(p)
     return IndexState(
         status,
         due_us,
@@ -106,6 +108,8 @@ def _state(
         standing_at(p),
         p.version,
         p.row_hash,
+        signature,
+        ledger,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 
 from perdure.core.journal import NewerJournal
 from perdure.core.projection import REDUCER_VERSION, Projection, dump
+from perdure.core.signature import sign, signature_of
 from perdure.errors import CorruptJournal, NotFound
 from perdure.ports.store import TERMINAL, IndexState, LoadedRun, NewRun, RunFilter, Snapshot, Store
 from perdure.runtime.indexing import facts_state, new_run
@@ -37,6 +38,9 @@ async def verify(
     if run_id is None:
         for missing in await store.missing_index(10_000):
             findings.append(Finding(missing, 0, "the journal has this run, the index does not"))
+        for entry in await store.ledgers():
+            if entry.signature and signature_of(entry.ledger) != entry.signature:
+                findings.append(Finding(entry.example_run, 0, "the ledger that it shares with others was changed"))
         if repair:
             repaired = await rebuild(store, now_us)
     return VerifyReport(runs, facts, tuple(findings), repaired)
@@ -87,6 +91,8 @@ def _row_problems(p: Projection, run: NewRun, state: IndexState) -> list[str]:
     expected = facts_state(p, p.submitted_us)
     if (state.status in TERMINAL) != (p.ended is not None) or (p.ended is not None and state.status != expected.status):
         problems.append(f"its index row says {state.status}, the facts say {expected.status}")
+    if state.signature not in (b"", sign(p)[0]):
+        problems.append("its index row says that other steps are behind it than its facts do")
     if state.canceling != (p.cancel is not None):
         problems.append("its index row and its facts differ on whether it is being canceled")
     if state.status == "held" and p.held is None:

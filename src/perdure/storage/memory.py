@@ -19,6 +19,7 @@ from perdure.ports.store import (
     Deployment,
     IndexState,
     JournalRow,
+    LedgerCount,
     LoadedRun,
     NewRun,
     RunFilter,
@@ -251,7 +252,13 @@ class MemoryStore:
         self._committed()
         return len(old)
 
+    async def ledgers(self) -> Sequence[LedgerCount]:
+        self._live()
+        return self.data.ledgers()
+
     async def reclaim(self) -> int:
+        self._live()
+        self.data.forget_ledgers()
         return 0
 
     # --- rebuilding

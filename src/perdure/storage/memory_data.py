@@ -6,6 +6,8 @@ import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from perdure.ports.store import (
     TERMINAL,
     Append,
@@ -17,6 +19,7 @@ from perdure.ports.store import (
     Gone,
     IndexState,
     JournalRow,
+    LedgerCount,
     NewRun,
     RunRow,
     SlotTaken,
@@ -73,6 +76,7 @@ class MemoryData:
         self._slots: dict[tuple[str, str, str], MemoryRun] = {}
         self._due: dict[int, int] = {}
         self._deployments: list[Deployment] = []
+        self._ledgers: dict[bytes, bytes] = {}
         self._numbers = itertools.count(1)
         self._stores: list[MemoryStore] = []
 
@@ -140,6 +144,9 @@ class MemoryData:
         return True
 
     def set_state(self, run: MemoryRun, state: IndexState) -> None:
+        if state.ledger:
+            self._ledgers[state.signature] = state.ledger
+            state = replace(state, ledger=b"")
         run.state = state
         run.attention = False
         if state.due_us is None:
@@ -175,6 +182,10 @@ class MemoryData:
         if slot_held and new.slot_key is not None and (new.tenant, new.pipeline, new.slot_key) not in self._slots:
             self._hold_slot(run, new)
 
+    def forget_ledgers(self) -> None:
+        used = {run.state.signature for run in self._runs.values() if run.state is not None}
+        self._ledgers = {signature: ledger for signature, ledger in self._ledgers.items() if signature in used}
+
     # --- reading
 
     def run(self, run_id: str) -> MemoryRun | None:
@@ -192,6 +203,25 @@ class MemoryData:
 
     def next_due_us(self) -> int | None:
         return min(self._due.values(), default=None)
+
+    def ledgers(self) -> list[LedgerCount]:
+        found: dict[tuple[str, bytes, str], LedgerCount] = {}
+        for run in sorted(self._runs.values(), key=lambda run: run.run_id):
+            if run.new is None or run.state is None or run.state.status in TERMINAL or run.state.status == "corrupt":
+                continue
+            ledger = self._ledgers.get(run.state.signature, b"")
+            signature = run.state.signature if ledger else b""
+            key = run.new.pipeline, signature, "" if ledger else run.run_id
+            known = found.get(key)
+            found[key] = LedgerCount(
+                run.new.pipeline,
+                signature,
+                ledger,
+                1 if known is None else known.count + 1,
+                run.run_id if known is None else known.example_run,
+                run.new.submitted_us if known is None else min(known.oldest_us, run.new.submitted_us),
+            )
+        return sorted(found.values(), key=lambda entry: (entry.pipeline, entry.signature, entry.example_run))
 
     @property
     def registry(self) -> list[Deployment]:

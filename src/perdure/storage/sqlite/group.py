@@ -29,9 +29,11 @@ from perdure.ports.store import (
 )
 from perdure.storage.sqlite.rows import (
     DIGEST,
+    INSERT_LEDGER,
     INSERT_RUN,
     STATE_ASSIGNMENTS,
     SqlValue,
+    ledger_values,
     new_run_values,
     number,
     one,
@@ -106,6 +108,7 @@ def apply_group(con: sqlite3.Connection, entries: Sequence[Entry]) -> list[Entry
     Any exception leaves the transaction in an unknown state: the caller rolls back, and nothing was written.
     """
     cursor = con.cursor()
+    _put_ledgers(cursor, entries)
     if len(entries) < min(INSERT_MANY):
         return [_apply(cursor, entry) for entry in entries]
     results: list[EntryResult] = [False] * len(entries)
@@ -125,6 +128,14 @@ def apply_group(con: sqlite3.Connection, entries: Sequence[Entry]) -> list[Entry
     for place, entry in (*many[done:], *rest):
         results[place] = _apply(cursor, entry)
     return results
+
+
+def _put_ledgers(cursor: sqlite3.Cursor, entries: Sequence[Entry]) -> None:
+    """Ledgers come before the rows that name them; one that comes with a refused entry stays until `reclaim`."""
+    states = (e.index if type(e) is Append else e.state if type(e) is SetIndex else None for e in entries)
+    new = ledger_values(states)
+    if new:
+        cursor.executemany(INSERT_LEDGER, new)
 
 
 def _append_many(

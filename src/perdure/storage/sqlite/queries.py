@@ -11,6 +11,7 @@ from perdure.ports.store import (
     Deployment,
     IndexState,
     JournalRow,
+    LedgerCount,
     LoadedRun,
     NewRun,
     RunFilter,
@@ -19,10 +20,12 @@ from perdure.ports.store import (
     share,
 )
 from perdure.storage.sqlite.rows import (
+    INSERT_LEDGER,
     JOURNAL_COLUMNS,
     RUN_COLUMNS,
     STATE_ASSIGNMENTS,
     SqlValue,
+    ledger_values,
     number,
     one,
     read_journal,
@@ -147,6 +150,30 @@ def _condition(where: RunFilter) -> tuple[str, list[SqlValue]]:
     return " AND ".join(parts), values
 
 
+def ledgers(con: sqlite3.Connection) -> list[LedgerCount]:
+    """One pass over the index rows, whatever the runs have behind them."""
+    shared = con.execute(
+        "SELECT pipeline, g.signature, CAST(ledger AS BLOB), count, example, oldest FROM ("
+        "  SELECT pipeline, signature, count(*) AS count, min(id) AS example, min(submitted_us) AS oldest FROM run "
+        f" WHERE {_LIVE} AND signature <> x'' GROUP BY pipeline, signature) g "
+        "JOIN ledger l ON l.signature = g.signature"
+    )
+    alone = con.execute(
+        "SELECT pipeline, x'', x'', 1, id, submitted_us FROM run "
+        f"WHERE {_LIVE} AND signature NOT IN (SELECT signature FROM ledger)"
+    )
+    found = [LedgerCount(*row) for row in (*shared, *alone)]
+    return sorted(found, key=lambda entry: (entry.pipeline, entry.signature, entry.example_run))
+
+
+_LIVE = "status NOT IN ('succeeded', 'failed', 'canceled', 'corrupt')"
+
+
+def forget_ledgers(con: sqlite3.Connection) -> None:
+    """Those that no run has any more."""
+    con.execute("DELETE FROM ledger WHERE signature NOT IN (SELECT signature FROM run)")
+
+
 # --- registry
 
 
@@ -253,8 +280,9 @@ def restore_index(
         held = one(con, other, (new.slot_key, new.pipeline, new.tenant, n)) is None
     con.execute(
         "INSERT INTO run (n, id, tenant, pipeline, resource, slot_key, slot_once, slot_held, input_digest, "
-        "submitted_us, deadline_us, status, token, generation, build, reason, canceling, step, version, tail_hash) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', 0, 0, '', '', 0, '', 0, x'') ON CONFLICT (n) DO UPDATE SET "
+        "submitted_us, deadline_us, status, token, generation, build, reason, canceling, step, version, tail_hash, "
+        "signature) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', 0, 0, '', '', 0, '', 0, x'', x'') "
+        "ON CONFLICT (n) DO UPDATE SET "
         "id = excluded.id, tenant = excluded.tenant, pipeline = excluded.pipeline, resource = excluded.resource, "
         "slot_key = excluded.slot_key, slot_once = excluded.slot_once, slot_held = excluded.slot_held, "
         "input_digest = excluded.input_digest, submitted_us = excluded.submitted_us, "
@@ -262,6 +290,7 @@ def restore_index(
         (n, *run_values(new, slot_held=held, digest=new.input_digest)),
     )
     con.execute(f"UPDATE run SET {STATE_ASSIGNMENTS}, ended_us = ? WHERE n = ?", (*state_values(state), ended_us, n))
+    con.executemany(INSERT_LEDGER, ledger_values((state,)))
     con.execute("DELETE FROM stray WHERE run = ?", (n,))
 
 

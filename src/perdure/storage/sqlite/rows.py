@@ -20,14 +20,15 @@ DIGEST = """
 
 RUN_COLUMNS = (
     f"n, id, tenant, pipeline, resource, slot_key, slot_once, {DIGEST}, submitted_us, deadline_us, "
-    "status, due_us, worker, token, generation, build, reason, canceling, step, version, tail_hash, ended_us, attention"
+    "status, due_us, worker, token, generation, build, reason, canceling, step, version, tail_hash, "
+    "signature, ended_us, attention"
 )
 JOURNAL_COLUMNS = "first_seq, count, at_us, append_id, hash, CAST(facts AS BLOB)"
 """The facts as bytes: a damaged text is for `verify` to find, not for the driver to stumble over."""
 
 STATE_ASSIGNMENTS = (
     "status = ?, due_us = ?, worker = ?, token = ?, generation = ?, build = ?, reason = ?, canceling = ?, step = ?, "
-    "version = ?, tail_hash = ?, attention = 0"
+    "version = ?, tail_hash = ?, signature = ?, attention = 0"
 )
 
 
@@ -45,16 +46,26 @@ def state_values(state: IndexState) -> tuple[SqlValue, ...]:
         state.step,
         state.version,
         state.tail_hash,
+        state.signature,
     )
 
 
 INSERT_RUN = """
     INSERT INTO run (id, tenant, pipeline, resource, slot_key, slot_once, slot_held, input_digest, submitted_us,
                      deadline_us, ended_us, status, due_us, worker, token, generation, build, reason, canceling, step,
-                     version, tail_hash)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                     version, tail_hash, signature)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT DO NOTHING
 """
+
+
+INSERT_LEDGER = "INSERT INTO ledger (signature, ledger) VALUES (?, ?) ON CONFLICT DO NOTHING"
+
+
+def ledger_values(states: Iterable[IndexState | None]) -> list[tuple[bytes, str]]:
+    """Values of `INSERT_LEDGER` for the ledgers that come with these states, each once."""
+    found = {state.signature: state.ledger for state in states if state is not None and state.ledger}
+    return [(signature, ledger.decode()) for signature, ledger in found.items()]
 
 
 SMALL_FACTS = 1024
@@ -100,9 +111,8 @@ def _usual_resource(run_id: str, slot_key: str | None) -> str:
 def read_run(row: Row) -> RunRow:
     """A row of `RUN_COLUMNS`."""
     (n, id_, tenant, pipeline, resource, slot_key, once, digest, submitted, deadline, *rest) = row
-    (status, due, worker, token, generation, build, reason, canceling, step, version, tail_hash, ended, attention) = (
-        rest
-    )
+    (status, due, worker, token, generation, build, reason, canceling, step, version, tail_hash, *rest) = rest
+    (signature, ended, attention) = rest
     return RunRow(
         n,
         NewRun(
@@ -117,7 +127,18 @@ def read_run(row: Row) -> RunRow:
             deadline,
         ),
         IndexState(
-            status, due, worker or "", token, generation, build, reason, bool(canceling), step, version, tail_hash
+            status,
+            due,
+            worker or "",
+            token,
+            generation,
+            build,
+            reason,
+            bool(canceling),
+            step,
+            version,
+            tail_hash,
+            signature,
         ),
         ended,
         bool(attention),

@@ -57,7 +57,8 @@ SCHEMA = (
         version INTEGER NOT NULL,
         tail_hash BLOB NOT NULL,
         attention INTEGER NOT NULL DEFAULT 0,
-        ended_us INTEGER
+        ended_us INTEGER,
+        signature BLOB NOT NULL
     ) STRICT
     """,
     "CREATE UNIQUE INDEX run_slot ON run (slot_key, pipeline, tenant) WHERE slot_held = 1",
@@ -70,6 +71,8 @@ SCHEMA = (
     "CREATE TABLE stray (run INTEGER PRIMARY KEY, id TEXT NOT NULL) STRICT",
     "CREATE INDEX stray_id ON stray (id)",
     "CREATE TRIGGER run_lost AFTER DELETE ON run BEGIN INSERT OR REPLACE INTO stray VALUES (old.n, old.id); END",
+    # What resting runs have behind them, each once, however many runs share it [D-6].
+    "CREATE TABLE ledger (signature BLOB PRIMARY KEY, ledger TEXT NOT NULL) STRICT",
     """
     CREATE TABLE snapshot (
         run INTEGER PRIMARY KEY,

@@ -17,6 +17,7 @@ from perdure.ports.store import (
     Deployment,
     IndexState,
     JournalRow,
+    LedgerCount,
     LoadedRun,
     NewRun,
     RunFilter,
@@ -249,6 +250,9 @@ class SqliteStore:
     async def deployments(self, pipeline: str | None = None, /) -> Sequence[Deployment]:
         return await self._read(lambda con: queries.deployments(con, pipeline))
 
+    async def ledgers(self) -> Sequence[LedgerCount]:
+        return await self._read(queries.ledgers)
+
     async def missing_index(self, limit: int, /) -> Sequence[str]:
         return await self._read(lambda con: queries.missing_index(con, limit))
 
@@ -283,6 +287,7 @@ class SqliteStore:
 
     async def reclaim(self) -> int:
         before = await self._read(lambda con: queries.size(self.path))
+        await self._write(queries.forget_ledgers)
         while await self._write(lambda con: queries.shrink(con, SHRINK_PAGES), transaction=False):
             pass  # in steps, so that appends go on in between
         await self._write(queries.empty_log, transaction=False)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec.structs import replace
+
 from perdure.core.facts import RunCancelRequested
-from perdure.ports.store import Committed, Deployment, IndexState, RunFilter, RunStatus, SlotTaken
+from perdure.core.signature import signature_of
+from perdure.ports.store import Committed, Deployment, IndexState, LedgerCount, RunFilter, RunStatus, SlotTaken
 from perdure.testing.conformance.lab import (
     ENDED,
     READY,
@@ -233,6 +236,57 @@ async def invalid_runs_are_woken_by_another_build(lab: Lab) -> None:
     expect((await loaded(store, draft)).row.state.status, "invalid", "status")
     expect(await store.wake_invalid("payout", 2, "b1", T0 + 2), 1, "another generation")
     expect((await loaded(store, other)).row.state.due_us, None, "a run of another pipeline")
+
+
+@check
+async def live_runs_are_counted_by_ledger(lab: Lab) -> None:
+    """Resting runs by pipeline and ledger; owned, ended and corrupt ones never share one [D-6]."""
+    store = await lab.engine()
+    new, pinned = _signed(b"{}"), _signed('{"pin":"Ä/v1"}'.encode())
+    await submitted(store, "run-2", new)
+    await submitted(store, "run-1", new)
+    await submitted(store, "run-3", pinned)
+    other = Draft("run-4", pipeline="archive", submitted_us=T0 + 5)
+    await put(store, other, other.submit(new))
+    owned_run = await claimed(store, "run-5")
+    await ended(store, "run-6")
+    await submitted(store, "run-7", IndexState("corrupt"))
+    expected = [
+        LedgerCount("archive", new.signature, new.ledger, 1, "run-4", T0 + 5),
+        LedgerCount("payout", b"", b"", 1, "run-5", T0),
+        *sorted(
+            (
+                LedgerCount("payout", new.signature, new.ledger, 2, "run-1", T0),
+                LedgerCount("payout", pinned.signature, pinned.ledger, 1, "run-3", T0),
+            ),
+            key=lambda entry: entry.signature,
+        ),
+    ]
+    expect(list(await store.ledgers()), expected, "ledgers")
+    await store.set_index(owned_run.locator, pinned, owned_run.tail)
+    expect((await loaded(store, owned_run)).row.state, replace(pinned, ledger=b""), "state as read")
+    await put(store, owned_run, owned_run.next(RunCancelRequested("someone"), index=new))
+    store = await lab.reopened(store)
+    again = [(entry.signature, entry.count) for entry in await store.ledgers() if entry.pipeline == "payout"]
+    expect(sorted(again), sorted([(new.signature, 3), (pinned.signature, 1)]), "ledgers after a release and an append")
+
+
+@check
+async def a_ledger_that_no_run_has_is_forgotten(lab: Lab) -> None:
+    """By `reclaim`, and not before: the others stay [D-6, R-9]."""
+    store = await lab.engine()
+    draft = await submitted(store, "run-1", _signed(b"{}"))
+    await submitted(store, "run-2", _signed(b'{"pin":"b"}'))
+    await store.set_index(draft.locator, _signed(b'{"pin":"a"}'), draft.tail)
+    await store.reclaim()
+    expect(sorted(entry.ledger for entry in await store.ledgers()), [b'{"pin":"a"}', b'{"pin":"b"}'], "ledgers")
+    await store.set_index(draft.locator, replace(_signed(b"{}"), ledger=b""), draft.tail)
+    forgotten = [entry.signature for entry in await store.ledgers() if entry.example_run == "run-1"]
+    expect(forgotten, [b""], "a signature whose ledger nobody brought again")
+
+
+def _signed(ledger: bytes) -> IndexState:
+    return IndexState("ready", due_us=T0, signature=signature_of(ledger), ledger=ledger)
 
 
 @check

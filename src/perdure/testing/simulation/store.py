@@ -19,6 +19,7 @@ from perdure.ports.store import (
     Deployment,
     IndexState,
     JournalRow,
+    LedgerCount,
     LoadedRun,
     NewRun,
     RunFilter,
@@ -264,6 +265,10 @@ class FaultyStore:
     async def journal_of(self, run_id: str, /) -> tuple[int, Sequence[JournalRow]] | None:
         await self._read()
         return await self._inner.journal_of(run_id)
+
+    async def ledgers(self) -> Sequence[LedgerCount]:
+        await self._read()
+        return await self._inner.ledgers()
 
     async def deployments(self, pipeline: str | None = None, /) -> Sequence[Deployment]:
         await self._read()
