@@ -1,6 +1,6 @@
 """What the engine's tests work with: virtual worlds, stores that watch or misbehave, and short names.
 
-A store here is always a real one; what is put around it watches, waits or fails at a named call, and hands on the rest.
+A store here is always a real one, that watches, waits or fails at a named call, and does the rest as ever.
 """
 
 from __future__ import annotations
@@ -20,16 +20,8 @@ from perdure.ports.observer import Event, EventKind, Observer
 from perdure.ports.store import (
     Append,
     AppendResult,
-    Deployment,
     IndexState,
-    JournalRow,
     LoadedRun,
-    NewRun,
-    RunFilter,
-    RunRow,
-    Snapshot,
-    Store,
-    Trouble,
 )
 from perdure.runtime.info import RunInfo
 from perdure.storage.memory import MemoryData, MemoryStore
@@ -74,94 +66,7 @@ def app(*pipelines: Line, build: str = "test", retry: Retry = PROMPT, **options:
     return App(*(pipeline.bind() for pipeline in pipelines), store="memory://", build=build, retry=retry, **options)
 
 
-class Around:
-    """A store that hands every call on to another one; subclasses change single calls."""
-
-    def __init__(self, store: Store) -> None:
-        self.inner = store
-
-    async def open(self, *, owner: str | None) -> None:
-        await self.inner.open(owner=owner)
-
-    async def close(self) -> None:
-        await self.inner.close()
-
-    def abort(self) -> None:
-        self.inner.abort()
-
-    def append(self, append: Append, /) -> asyncio.Future[AppendResult]:
-        return self.inner.append(append)
-
-    def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool]:
-        return self.inner.set_index(locator, state, tail_seq)
-
-    def put_snapshot(self, locator: int, snapshot: Snapshot, /) -> None:
-        self.inner.put_snapshot(locator, snapshot)
-
-    async def load(self, run_id: str, /) -> LoadedRun | None:
-        return await self.inner.load(run_id)
-
-    async def load_all_rows(self, run_id: str, /) -> LoadedRun | None:
-        return await self.inner.load_all_rows(run_id)
-
-    async def due(self, now_us: int, limit: int, /) -> Sequence[str]:
-        return await self.inner.due(now_us, limit)
-
-    async def next_due_us(self) -> int | None:
-        return await self.inner.next_due_us()
-
-    async def attention(self) -> Sequence[str]:
-        return await self.inner.attention()
-
-    def on_change(self, listener: Callable[[], None], /) -> None:
-        self.inner.on_change(listener)
-
-    def on_trouble(self, listener: Callable[[Trouble], None], /) -> None:
-        self.inner.on_trouble(listener)
-
-    async def take_over(self, now_us: int, /) -> int:
-        return await self.inner.take_over(now_us)
-
-    async def wake_invalid(self, pipeline: str, generation: int, build: str, now_us: int, /) -> int:
-        return await self.inner.wake_invalid(pipeline, generation, build, now_us)
-
-    async def list_runs(self, where: RunFilter, /, *, after: str | None = None, limit: int = 50) -> Sequence[RunRow]:
-        return await self.inner.list_runs(where, after=after, limit=limit)
-
-    async def count_runs(self, where: RunFilter, /) -> dict[tuple[str, str], int]:
-        return await self.inner.count_runs(where)
-
-    async def deployments(self, pipeline: str | None = None, /) -> Sequence[Deployment]:
-        return await self.inner.deployments(pipeline)
-
-    async def deploy(self, deployment: Deployment, /) -> bool:
-        return await self.inner.deploy(deployment)
-
-    async def count_ended(self, before_us: int, /) -> int:
-        return await self.inner.count_ended(before_us)
-
-    async def remove_ended(self, before_us: int, limit: int, /) -> int:
-        return await self.inner.remove_ended(before_us, limit)
-
-    async def reclaim(self) -> int:
-        return await self.inner.reclaim()
-
-    async def missing_index(self, limit: int, /) -> Sequence[str]:
-        return await self.inner.missing_index(limit)
-
-    async def journal_of(self, run_id: str, /) -> tuple[int, Sequence[JournalRow]] | None:
-        return await self.inner.journal_of(run_id)
-
-    async def restore_index(
-        self, locator: int, new: NewRun, state: IndexState, ended_us: int | None, /, *, slot_held: bool
-    ) -> None:
-        await self.inner.restore_index(locator, new, state, ended_us, slot_held=slot_held)
-
-    async def info(self) -> dict[str, str | int]:
-        return await self.inner.info()
-
-
-class Watched(Around):
+class Watched(MemoryStore):
     """Holds the engine to the contract of the store port, and counts.
 
     Attributes:
@@ -170,8 +75,8 @@ class Watched(Around):
         broken: what the engine did that the port forbids.
     """
 
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
+    def __init__(self, data: MemoryData) -> None:
+        super().__init__(data)
         self.calls: Counter[str] = Counter()
         self.rows_loaded = 0
         self.broken: list[str] = []
@@ -209,8 +114,8 @@ class Watched(Around):
 class Failing(Watched):
     """Raises what was planned at the named calls, before the call reaches the store."""
 
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
+    def __init__(self, data: MemoryData) -> None:
+        super().__init__(data)
         self._plans: dict[str, list[BaseException | None]] = {}
         self._always: dict[str, tuple[Callable[[Any], bool], BaseException]] = {}
 
@@ -262,8 +167,8 @@ class Failing(Watched):
 class Gated(Watched):
     """Calls of a name wait while their gate is shut; `arrived` tells that one came."""
 
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
+    def __init__(self, data: MemoryData) -> None:
+        super().__init__(data)
         self._gates: dict[str, asyncio.Event] = {}
         self.arrived: dict[str, asyncio.Event] = {}
 
@@ -362,7 +267,7 @@ class World:
         **options: Any,
     ) -> AsyncGenerator[Engine]:
         """An engine of `app` on this memory."""
-        store = around(MemoryStore(self.data))
+        store = around(self.data)
         self.stores.append(store)
         async with app.engine(store=store, system=self.system, observers=observers, **options) as engine:
             yield engine
