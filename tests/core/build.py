@@ -164,6 +164,11 @@ class Life:
         request = admission.ResolveRequest(how, "user", step, state, note="as told")
         return self._admit(admission.admit_resolve(own, self.topology, request, self.now_us))
 
+    def abandon(self, note: str = "") -> admission.Admission:
+        answer = admission.admit_abandon(refold(self.rows), self.topology, "user", note, self.now_us)
+        self.op = None if isinstance(answer, admission.Admitted) else self.op
+        return self._admit(answer)
+
     # --- what is known
 
     @property
@@ -188,7 +193,7 @@ class Life:
 
     def _admit(self, answer: admission.Admission) -> admission.Admission:
         if isinstance(answer, admission.Admitted):
-            self._record([answer.fact])
+            self._record([answer.fact, *answer.more])
         return answer
 
     def _record(self, facts: list[Fact]) -> None:

@@ -150,7 +150,18 @@ def unfinished() -> Life:
     return life
 
 
-LIVES: tuple[Callable[[], Life], ...] = (clean, unwound, canceled, late, operated, unfinished)
+def abandoned() -> Life:
+    """Given up while a step is unresolved."""
+    life = _life("a* b* c")
+    life.claim()
+    life.ok(b"1")
+    life.raises()
+    life.deploy("a* c")
+    life.abandon("nobody needs it any more")
+    return life
+
+
+LIVES: tuple[Callable[[], Life], ...] = (clean, unwound, canceled, late, operated, unfinished, abandoned)
 
 
 def main(release: str) -> None:

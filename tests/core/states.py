@@ -31,6 +31,7 @@ CANDIDATES: dict[str, Fact] = {
     "cancel": f.RunCancelRequested("user"),
     "hold": f.RunHeld("user", "by hand"),
     "release": f.RunReleased("user"),
+    "abandon": f.RunAbandoned("user", _failure("A")),
     "outcome success": f.OutcomeCommitted("success"),
     "outcome failure": f.OutcomeCommitted("failure"),
     "succeeded": f.RunSucceeded(),
@@ -60,7 +61,7 @@ CANDIDATES: dict[str, Fact] = {
     "refused unA": f.OperationResolved("A", "fail", "user", "unwind", failure=_failure("A", "unwind")),
 }
 
-ALWAYS = "cancel, hold, release, claim 9"
+ALWAYS = "cancel, hold, release, abandon, claim 9"
 
 
 @dataclass(frozen=True)

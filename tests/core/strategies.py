@@ -49,6 +49,7 @@ FACTS: dict[type[f.Fact], st.SearchStrategy[f.Fact]] = {
     f.RunCancelRequested: st.builds(f.RunCancelRequested, actor=TEXT, reason=TEXT),
     f.RunHeld: st.builds(f.RunHeld, actor=TEXT, reason=TEXT, note=TEXT, step=STEPS),
     f.RunReleased: st.builds(f.RunReleased, actor=TEXT, note=TEXT),
+    f.RunAbandoned: st.builds(f.RunAbandoned, actor=TEXT, failure=FAILURES, note=TEXT),
     f.OutcomeCommitted: st.builds(
         f.OutcomeCommitted, outcome=st.sampled_from(get_args(f.Outcome)), output=RAW, publications=IDS
     ),

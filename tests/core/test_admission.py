@@ -25,6 +25,7 @@ ANYTHING: dict[str, Callable[[Life], admission.Admission]] = {
     "release": Life.release,
     "retry": Life.retry,
     "resolve": lambda life: life.resolve("value"),
+    "abandon": Life.abandon,
 }
 
 
@@ -276,3 +277,71 @@ def test_asking_changes_no_other_projection() -> None:
     life.resolve("value", "nothing of that name")
     assert life.p.held is before
     assert isinstance(life.p, Projection)
+
+
+# --- abandon ----------------------------------------------------------------------------------------------------------
+
+
+def ends(answer: admission.Admission) -> f.RunFailed:
+    """The terminal fact of an abandoned run."""
+    assert isinstance(answer, Admitted)
+    assert isinstance(answer.fact, f.RunAbandoned)
+    outcome, ended = answer.more
+    assert outcome == f.OutcomeCommitted("failure")
+    assert isinstance(ended, f.RunFailed)
+    return ended
+
+
+def test_abandoning_ends_a_run_whose_step_is_gone() -> None:
+    """D-7, U-9: no handler is called; what was begun is in doubt, what was done is listed."""
+    life = Life("A* B* C")
+    life.claim()
+    life.ok()
+    life.raises()
+    life.deploy("A* C")
+    ended = ends(life.abandon("lost"))
+    assert (ended.failure.kind, ended.failure.reason, ended.failure.step) == ("abandoned", "abandoned", "B")
+    assert "lost" in ended.failure.message
+    assert (ended.in_doubt, ended.uncompensated) == (("B",), ("A",))
+    assert (ended.half_unwound, ended.unavailable) == ((), ())
+    assert life.p.ended == ended
+    assert life.p.pin is None
+    assert life.p.forward["B"].in_doubt
+
+
+def test_abandoning_while_unwinding_keeps_what_happened() -> None:
+    """D-7, U-9: an unwind that was begun is half unwound; the message says what the run had failed of."""
+    life = Life("A* B* C", LATER)
+    life.claim()
+    life.ok()
+    life.ok()
+    life.fails()
+    life.raises()
+    ended = ends(life.abandon())
+    assert ended.failure.step == "C"
+    assert "while unwinding" in ended.failure.message
+    assert ended.half_unwound == ("B",)
+    assert ended.uncompensated == ("A", "B")
+
+
+def test_abandoning_a_run_without_a_place_to_stand() -> None:
+    """D-7, E-5: nothing in the topology is known; what could once be undone is unavailable."""
+    life = Life("A* B")
+    life.claim()
+    life.ok()
+    life.may_start = False
+    life.raises()
+    life.may_start = True
+    life.resolve("skip", "B")
+    life.deploy("X Y")
+    ended = ends(life.abandon())
+    assert ended.failure.step == ""
+    assert ended.unavailable == ("A",)
+    assert ended.in_doubt == ("B",)
+
+
+def test_abandoning_before_anything_ran() -> None:
+    life = Life("A* B")
+    ended = ends(life.abandon())
+    assert ended.failure.step == "A"
+    assert (ended.in_doubt, ended.uncompensated, ended.unavailable) == ((), (), ())

@@ -244,7 +244,11 @@ def fact_style(name: str) -> str:
         return "green"
     if name.endswith(("Failed", "RetryScheduled")):
         return "red"
-    return "yellow" if name in {"RunCancelRequested", "RunHeld", "RunReleased", "OperationResolved"} else ""
+    return (
+        "yellow"
+        if name in {"RunCancelRequested", "RunHeld", "RunReleased", "RunAbandoned", "OperationResolved"}
+        else ""
+    )
 
 
 def fact_details(fields: Mapping[str, object], now_us: int) -> str:

@@ -15,23 +15,28 @@ from perdure.core.facts import (
     Fact,
     Failure,
     OperationResolved,
+    OutcomeCommitted,
     Phase,
     Resolution,
+    RunAbandoned,
     RunCancelRequested,
+    RunFailed,
     RunHeld,
     RunReleased,
 )
 from perdure.core.frontier import view_of
 from perdure.core.operations import CancelOp, EvaluateOp, InvalidOp, RunOp, UnwindOp
-from perdure.core.projection import Projection
-from perdure.core.reconciler import reconcile
+from perdure.core.projection import Projection, dump, restore
+from perdure.core.reconciler import Lists, reconcile
+from perdure.core.reducer import fold
 from perdure.core.topology import Topology
 
 
 class Admitted(msgspec.Struct, frozen=True, gc=False):
-    """Append this fact."""
+    """Append this fact, and in the same append those that follow from it."""
 
     fact: Fact
+    more: tuple[Fact, ...] = ()
 
 
 class Duplicate(msgspec.Struct, frozen=True, gc=False):
@@ -144,3 +149,33 @@ def admit_resolve(p: Projection, topology: Topology, request: ResolveRequest, at
             failure,
         )
     )
+
+
+def admit_abandon(p: Projection, topology: Topology, actor: str, note: str, at_us: int) -> Admission:
+    """Give the run up: failed, of kind `abandoned`, no handler called, the lists of U-9 computed in `topology` [D-7].
+
+    Whether the run may be given up is for the caller to say: it knows whether somebody is executing it.
+    """
+    ended = _ended(p)
+    if ended is not None:
+        return ended
+    failure = _abandonment(p, topology, note, at_us)
+    abandoned = RunAbandoned(actor, failure, note)
+    after = restore(dump(p), p.locator, p.row_seq, p.row_hash)
+    fold(after, abandoned, at_us)
+    lists = Lists(after, topology)
+    end = RunFailed(
+        failure, tuple(p.unwind_failures), lists.in_doubt, lists.half_unwound, lists.uncompensated, lists.unavailable
+    )
+    return Admitted(abandoned, (OutcomeCommitted("failure"), end))
+
+
+def _abandonment(p: Projection, topology: Topology, note: str, at_us: int) -> Failure:
+    if p.failure is not None:
+        step, message = p.failure.step, f"abandoned while unwinding after: {p.failure.message[:500]}"
+    else:
+        step = p.pin or str(getattr(reconcile(p, topology), "step", ""))
+        message = "an operator abandoned the run"
+    attempt = p.attempts("forward", step)
+    message = f"{message} ({note[:500]})" if note else message
+    return Failure(step, message, "forward", attempt, at_us, "abandoned", "abandoned")

@@ -110,6 +110,18 @@ class RunReleased(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunRele
     note: str = ""
 
 
+class RunAbandoned(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunAbandoned"):
+    """An operator gave the run up; outcome and end follow in the same append [D-7].
+
+    Attributes:
+        failure: becomes the run's, of kind `abandoned`.
+    """
+
+    actor: str
+    failure: Failure
+    note: str = ""
+
+
 class OutcomeCommitted(_Fact, frozen=True, omit_defaults=True, gc=False, tag="OutcomeCommitted"):
     """The run's outcome and output are decided; no deployment and no cancel changes them [E-10, M-12]."""
 
@@ -239,6 +251,7 @@ Fact: TypeAlias = (
     | RunCancelRequested
     | RunHeld
     | RunReleased
+    | RunAbandoned
     | OutcomeCommitted
     | RunSucceeded
     | RunFailed

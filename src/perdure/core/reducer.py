@@ -18,6 +18,7 @@ from perdure.core.facts import (
     OperationSkipped,
     OperationSucceeded,
     OutcomeCommitted,
+    RunAbandoned,
     RunCancelRequested,
     RunFailed,
     RunHeld,
@@ -88,6 +89,20 @@ def _released(p: Projection, _fact: RunReleased, _at_us: int) -> None:
     if p.current is not None:
         p.current.failures = 0
         p.current.lost = 0
+
+
+def _abandoned(p: Projection, fact: RunAbandoned, _at_us: int) -> None:
+    """Whatever is unresolved ends by an operator's word [D-7, U-9]."""
+    if p.pin is not None:
+        entry = p.forward[p.pin]
+        entry.status = "failed"
+        entry.in_doubt = entry.attempts > 0
+        p.pin = None
+    if p.current is not None:
+        p.current.open = False
+    p.held = None
+    p.due_us = 0
+    p.failure = fact.failure
 
 
 def _outcome(p: Projection, fact: OutcomeCommitted, _at_us: int) -> None:
@@ -348,6 +363,7 @@ _register(RunSubmitted, _submitted)
 _register(RunCancelRequested, _cancel_requested)
 _register(RunHeld, _held)
 _register(RunReleased, _released)
+_register(RunAbandoned, _abandoned)
 _register(OutcomeCommitted, _outcome)
 _register(RunSucceeded, _ended)
 _register(RunFailed, _ended)
