@@ -9,12 +9,16 @@ from typing import Never, TypeAlias, TypeVar, assert_never
 
 from perdure.core import admission
 from perdure.core.durations import Duration
+from perdure.core.check import CheckReport
 from perdure.core.explain import Explanation, explain
 from perdure.core.facts import RunCancelRequested, RunHeld, RunReleased, RunSubmitted
+from perdure.core.future import Candidate
 from perdure.core.journal import decode_facts
+from perdure.core.lock import Lock
 from perdure.core.projection import Projection
 from perdure.core.reducer import fold
 from perdure.core.topology import Topology
+from perdure.define.locking import candidates_of
 from perdure.define.pipeline import AnyPipeline, Pipeline
 from perdure.define.result import Result
 from perdure.errors import (
@@ -37,6 +41,8 @@ from perdure.ports.store import (
 )
 from perdure.runtime.appending import SlotFreed, append_and_tell, seal
 from perdure.runtime.arguments import check_duration, check_name, check_text, check_time
+from perdure.runtime.census import Census, check, take_census
+from perdure.runtime.deploying import Deploy, deploy_all, roll_back
 from perdure.runtime.entering import SubmitOptions, submission
 from perdure.runtime.indexing import facts_state, new_run, standing_at
 from perdure.runtime.info import GcReport, RecordedFact, RunInfo, VerifyReport, info_of
@@ -52,6 +58,7 @@ Out_co = TypeVar("Out_co", covariant=True)
 Page: TypeAlias = list[RunInfo]
 Facts: TypeAlias = list[RecordedFact]
 Deployments: TypeAlias = list[Deployment]
+Deploys: TypeAlias = list[Deploy]
 
 
 class Client:
@@ -285,6 +292,57 @@ class Client:
                 await waiter
             finally:
                 self._waiters.forget(run_id, waiter)
+
+    # --- deploy
+
+    async def check(self, pipelines: Sequence[AnyPipeline] | Lock | None = None) -> CheckReport:
+        """What deploying would mean for every live run; changes nothing. Costs grow with distinct ledgers [D-6].
+
+        Args:
+            pipelines: what is about to be deployed, or a lock file of it; default: what this client knows. A pipeline
+                that has live runs and is left out counts as gone.
+
+        Raises:
+            DefinitionError: the lock holds a pipeline that cannot be.
+        """
+        return check(await self.census(), self._candidates(pipelines))
+
+    async def census(self) -> Census:
+        """All live runs by what they have behind them, without payloads: what `check` works on [D-6]."""
+        return await take_census(self._store, self._system.now_us())
+
+    async def deploy(
+        self, pipelines: Sequence[AnyPipeline] | Lock | None = None, *, actor: str = "", force: bool = False
+    ) -> Deploys:
+        """Make topologies current, each as a new generation unless it is current already [D-5].
+
+        A running engine goes on with what it started with; one that starts deploys its own topologies.
+
+        Args:
+            pipelines: as for `check`.
+            force: even though runs become invalid, or nothing of it is known in this store.
+
+        Raises:
+            InvalidArgument: there are no pipelines.
+            NotAllowed: see `force`; nothing was deployed.
+        """
+        candidates = self._candidates(pipelines)
+        return await deploy_all(self._store, self._system, candidates, check_text("actor", actor), force=force)
+
+    async def roll_back(self, pipeline: str, generation: int, *, actor: str = "", force: bool = False) -> Deploy:
+        """Make the topology of a former generation current again, as a new generation [D-5].
+
+        Raises:
+            NotFound: there is no such generation.
+            NotAllowed: a run would become invalid, and it is not forced; nothing was deployed.
+        """
+        who = check_text("actor", actor)
+        return await roll_back(self._store, self._system, pipeline, generation, who, force=force)
+
+    def _candidates(self, pipelines: Sequence[AnyPipeline] | Lock | None) -> dict[str, Candidate]:
+        if isinstance(pipelines, Lock):
+            return pipelines.candidates()
+        return candidates_of(self._pipelines if pipelines is None else {each.id: each for each in pipelines})
 
     # --- operate
 
