@@ -203,8 +203,11 @@ class Claimer:
         except (CorruptJournal, NewerJournal) as error:
             await quarantine(host, loaded.row.run.run_id, error)
             return None
+        if p.submitted is None:
+            await quarantine(host, p.run_id, CorruptJournal(p.run_id, 0, "it has no facts"))
+            return None
         line = host.lines.get(loaded.row.run.pipeline)
-        if line is None or p.submitted is None:
+        if line is None:
             await self._judge_unregistered(p, loaded)
             return None
         live = LiveRun(host, line, p, p.submitted)
@@ -216,7 +219,7 @@ class Claimer:
         host = self._host
         op = InvalidOp("pipeline-missing", f"pipeline {loaded.row.run.pipeline!r} is not bound in this app")
         due_us = judge(host, p.run_id, op)
-        state = invalid_state(p, op, due_us, p.generation, host.options.build)
+        state = invalid_state(p, op, due_us, p.generation, "")  # whatever build knows the pipeline: it judges anew
         await host.store.set_index(p.locator, state, p.row_seq)
         self.due_at(due_us)
         host.waiters.wake(p.run_id)

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from typing import Never, TypeAlias, TypeVar, assert_never
 
 from perdure.core import admission
-from perdure.core.durations import Duration
 from perdure.core.check import CheckReport
+from perdure.core.durations import Duration
 from perdure.core.explain import Explanation, explain
 from perdure.core.facts import RunCancelRequested, RunHeld, RunReleased, RunSubmitted
 from perdure.core.future import Candidate
@@ -33,6 +33,7 @@ from perdure.ports.clock import System
 from perdure.ports.store import (
     Committed,
     Deployment,
+    IndexState,
     LoadedRun,
     RunFilter,
     RunStatus,
@@ -268,6 +269,8 @@ class Client:
             case "succeeded" | "failed" | "canceled":
                 return result_of(project(loaded), self._pipelines.get(loaded.row.run.pipeline))
             case "invalid":
+                if self._is_judging(state):
+                    return None
                 reason, _, detail = state.reason.partition(": ")
                 raise InvalidRun(run_id, reason, detail)
             case "corrupt":
@@ -276,6 +279,10 @@ class Client:
                 return None
             case _ as unreachable:
                 assert_never(unreachable)
+
+    def _is_judging(self, state: IndexState) -> bool:
+        """Whether an invalid run is about to be judged anew, here [D-2]."""
+        return False
 
     async def watch(self, run_id: str) -> AsyncIterator[RunInfo]:
         """Where a run stands, now and after every change that is noticed, to the end."""

@@ -15,7 +15,7 @@ from perdure.runtime.appending import seal
 from perdure.runtime.executor import attempt
 from perdure.runtime.guarding import guarded
 from perdure.runtime.host import Host
-from perdure.runtime.indexing import invalid_state, resting_state, running_state
+from perdure.runtime.indexing import invalid_state, resting_state, running_state, with_deadline
 from perdure.runtime.live import LiveRun, Lost
 from perdure.runtime.loading import project, snapshot_of, worth_a_snapshot
 
@@ -135,7 +135,7 @@ def rest_state(host: Host, live: LiveRun, rest: Rest, now_us: int) -> IndexState
     """The index state of a run that rests for `rest`."""
     if not isinstance(rest, InvalidOp):
         return resting_state(live.p, rest, now_us)
-    due_us = judge(host, live.p.run_id, rest)
+    due_us = with_deadline(live.p, judge(host, live.p.run_id, rest))
     return invalid_state(live.p, rest, due_us, live.line.generation, host.options.build)
 
 

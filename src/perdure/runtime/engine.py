@@ -16,7 +16,7 @@ from perdure.define.pipeline import AnyPipeline
 from perdure.errors import ConflictError, NotFound, StoreUnavailable
 from perdure.ports.clock import System
 from perdure.ports.observer import Observer
-from perdure.ports.store import RunFilter, Store, Trouble
+from perdure.ports.store import IndexState, RunFilter, Store, Trouble
 from perdure.runtime.claimer import Claimer
 from perdure.runtime.client import Client
 from perdure.runtime.host import Host, Middleware, Options
@@ -210,6 +210,9 @@ class Engine(Client):
 
     def _is_live(self, run_id: str) -> bool:
         return run_id in self._host.live
+
+    def _is_judging(self, state: IndexState) -> bool:
+        return state.due_us is not None and state.due_us <= self._system.now_us() and not self._host.draining
 
     def _notify(self, run_id: str) -> None:
         live = self._host.live.get(run_id)

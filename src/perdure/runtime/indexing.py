@@ -52,11 +52,11 @@ def resting_state(p: Projection, rest: Rest, now_us: int) -> IndexState:
     """The row of a run that nobody owns, for any rest but an invalid run."""
     match rest:
         case Waiting(due_us):
-            return _state(p, "ready", _with_deadline(p, due_us), _backoff_reason(p))
+            return _state(p, "ready", with_deadline(p, due_us), _backoff_reason(p))
         case Closed():
             return _state(p, "ready", now_us, "")
         case HeldOp(reason):
-            return _state(p, "held", _with_deadline(p, None), reason)
+            return _state(p, "held", with_deadline(p, None), reason)
         case EndedOp():
             failure = p.ended.failure if p.ended is not None and not isinstance(p.ended, RunSucceeded) else None
             return _state(p, ended_status(p), None, "" if failure is None else failure.reason)
@@ -83,7 +83,7 @@ def facts_state(p: Projection, now_us: int) -> IndexState:
     if p.held is not None and (p.cancel is None or p.failure is not None):
         return resting_state(p, HeldOp(p.held.reason), now_us)
     due_us = now_us if p.cancel is not None and p.failure is None else max(p.due_us, 0) or p.submitted_us
-    return _state(p, "ready", _with_deadline(p, due_us), _backoff_reason(p))
+    return _state(p, "ready", with_deadline(p, due_us), _backoff_reason(p))
 
 
 def _state(
@@ -113,7 +113,7 @@ def _state(
     )
 
 
-def _with_deadline(p: Projection, due_us: int | None) -> int | None:
+def with_deadline(p: Projection, due_us: int | None) -> int | None:
     """The deadline wakes a run that would otherwise wait longer [R-12]."""
     deadline_us = p.submitted.deadline_us if p.submitted is not None else 0
     if not deadline_us or p.cancel is not None or p.failure is not None:
