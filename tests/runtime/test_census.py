@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 import pytest
 
@@ -13,7 +11,7 @@ from perdure.core.signature import signature_of
 from perdure.define.locking import lock_of
 from perdure.runtime.census import check, decode_census, encode_census
 from perdure.testing.clock import VirtualSystem
-from tests.runtime.lab import Gate, Inv, Line, World, app, facts, line, until, virtually
+from tests.runtime.lab import Gate, Inv, Line, World, app, line, until, virtually
 
 SECRET = "a card number"
 SLOW = Retry(initial=3_600, cap=3_600, jitter=0)
@@ -56,11 +54,9 @@ async def three_stuck(world: World) -> None:
     """Three runs whose charge waits for its second attempt, and one that has not begun; the engine is gone."""
     pipeline = before()
     async with world.engine(app(pipeline, retry=SLOW)) as engine:
-        runs = [await engine.submit(pipeline, "stuck", resource=f"stuck-{number}") for number in range(3)]
+        for number in range(3):
+            await engine.submit(pipeline, "stuck", resource=f"stuck-{number}")
         await engine.submit(pipeline, "later", delay=36_000)
-        for run in runs:
-            while (await facts(run))[-1].__class__.__name__ != "OperationRetryScheduled":
-                await asyncio.sleep(0)
         await engine.idle()
 
 
@@ -167,7 +163,8 @@ async def test_a_run_that_cannot_be_read_is_named(system: VirtualSystem) -> None
     async with world.client(app(before())) as client:
         (broken, *_) = await client.list()
         run = world.data.run(broken.run_id)
-        assert run is not None and run.state is not None
+        assert run is not None
+        assert run.state is not None
         run.state = msgspec.structs.replace(run.state, signature=b"")
         run.rows[0] = msgspec.structs.replace(run.rows[0], facts=b"[]")
         assert (await client.check()).unreadable == (broken.run_id,)
@@ -183,7 +180,8 @@ async def test_verify_finds_a_wrong_signature(system: VirtualSystem) -> None:
         (one, other, *_) = (await client.list())[::-1]
         for run_id, signature in ((one.run_id, bytes(16)), (other.run_id, b"")):
             run = world.data.run(run_id)
-            assert run is not None and run.state is not None
+            assert run is not None
+            assert run.state is not None
             run.state = msgspec.structs.replace(run.state, signature=signature)
         assert [f.run_id for f in (await client.verify()).findings] == [one.run_id]
 
@@ -250,7 +248,7 @@ async def test_invalid_runs_go_on_after_a_deployment_that_can_continue_them(syst
     world = World(system)
     await three_stuck(world)
     async with world.engine(app(removed(), retry=SLOW)) as engine:
-        runs = [run for run in await engine.list(limit=3, status=("ready", "invalid")) if run.step == "charge/v1"]
+        runs = [run for run in await engine.list() if run.step == "charge/v1"]
         for run in runs:
             await engine.retry(run.run_id)
             assert (await until(await engine.run(run.run_id), "invalid")).reason.startswith("step-missing")
