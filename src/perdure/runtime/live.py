@@ -160,6 +160,7 @@ class LiveRun:
                 appended = self.host.store.append(append)
                 if type(await asyncio.shield(appended)) is not Committed:
                     await self.reload()
+                    self.act_on_notice()
         finally:
             if appended is None or appended.done():
                 lock.release()
