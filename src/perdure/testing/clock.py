@@ -26,11 +26,14 @@ EPOCH_US = 1_767_225_600_000_000
 DEFAULT_LIMIT = timedelta(days=366)
 """Virtual time after which a loop gives up: an engine that waits for somebody has timers for ever."""
 
+DEFAULT_PATIENCE = 2_000_000
+"""Turns of the loop without time passing after which it gives up: more than any honest burst of work."""
+
 _MAX_LIMIT_US = 100 * 365 * 86_400_000_000
 
 
 class Stuck(RuntimeError):
-    """Nothing can happen any more: no callback is ready, no timer is set, no thread runs; or the time limit passed.
+    """Nothing can happen any more: no callback is ready, no timer is set, no thread runs; or too much has happened.
 
     The message names the tasks and what they wait for.
     """
@@ -47,13 +50,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     Args:
         limit: virtual time after which `Stuck` is raised; at most a hundred years, which is as far as the floats that
             asyncio counts in can tell microseconds apart.
+        patience: turns of the loop without time passing after which `Stuck` is raised.
     """
 
-    def __init__(self, *, limit: Duration = DEFAULT_LIMIT) -> None:
+    def __init__(self, *, limit: Duration = DEFAULT_LIMIT, patience: int = DEFAULT_PATIENCE) -> None:
         self._now_us = 0
         self._outside = 0
         self._limit_us = min(duration_us(limit), _MAX_LIMIT_US)
-        super().__init__(_JumpingSelector(self._wait))
+        self._patience = patience
+        self._turns = 0
+        super().__init__(_JumpingSelector(self._wait, self._turn))
         self._clock_resolution = 5e-7  # of BaseEventLoop: timers this close fire; floats of large times are no finer
 
     def time(self) -> float:
@@ -86,6 +92,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         finally:
             self.count_outside(-1)
 
+    def _turn(self) -> None:
+        """Callbacks are ready: the loop turns while time stands still."""
+        self._turns += 1
+        if self._turns > self._patience and not self._outside:
+            self._turns = 0
+            raise Stuck(f"time stands still, and callbacks wake each other for ever\n{self._waiting()}")
+
     def _wait(self, poll: Callable[[float | None], list[_Ready]], timeout_s: float | None) -> list[_Ready]:
         """What `select` does when no callback is ready: let time pass until a timer is due."""
         if self._outside:
@@ -104,6 +117,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return ready
 
     def _advance(self, timeout_s: float) -> None:
+        self._turns = 0
         self._now_us += max(1, round(timeout_s * 1_000_000))
         if self._now_us > self._limit_us:
             limit_s = self._limit_us / 1_000_000
@@ -125,9 +139,14 @@ _Ready = tuple[selectors.SelectorKey, int]
 class _JumpingSelector(selectors.BaseSelector):
     """A selector that asks `wait` what to do where another would block."""
 
-    def __init__(self, wait: Callable[[Callable[[float | None], list[_Ready]], float | None], list[_Ready]]) -> None:
+    def __init__(
+        self,
+        wait: Callable[[Callable[[float | None], list[_Ready]], float | None], list[_Ready]],
+        turn: Callable[[], None],
+    ) -> None:
         self._real = selectors.DefaultSelector()
         self._wait = wait
+        self._turn = turn
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         return self._real.register(fileobj, events, data)
@@ -140,6 +159,7 @@ class _JumpingSelector(selectors.BaseSelector):
 
     def select(self, timeout: float | None = None) -> list[_Ready]:
         if timeout is not None and timeout <= 0:
+            self._turn()
             return self._real.select(timeout)
         return self._wait(self._real.select, timeout)
 

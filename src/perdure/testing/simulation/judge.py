@@ -34,7 +34,7 @@ from perdure.core.topology import StepSpec, Topology
 from perdure.ports.store import Append
 from perdure.testing.simulation.law import Law
 from perdure.testing.simulation.ledger import Ledger, Selection
-from perdure.testing.simulation.world import AttemptKey
+from perdure.testing.simulation.world import Attempt, AttemptKey
 
 _FROM_OUTSIDE = (RunCancelRequested, RunHeld, RunReleased, OperationResolved)
 
@@ -364,6 +364,19 @@ class Judge(Ledger):
         self.law.count("run canceled" if fact.failure.kind == "canceled" else "run failed")
 
     # --- asked by others
+
+    def check_end(self, name: AttemptKey, attempt: Attempt) -> None:
+        """A handler has ended: a cancel that was durable for long has been told to it [R-12]."""
+        _run_id, phase, step, _number = name
+        since = self.canceled_at_us
+        if phase == "unwind" or since is None or attempt.stopped or attempt.how == "died" or self.failure is not None:
+            return
+        spec = self.spec(step)
+        ran_on_us = self.law.now_us() - max(since, attempt.started_us)
+        late = ran_on_us > NOTICE_US and not (spec is not None and spec.settle)
+        self.demand(
+            not late, "R-12", f"a handler of {step} ran on for {ran_on_us} us after the cancel, and was not told"
+        )
 
     def check_start(self, name: AttemptKey) -> None:
         """A handler starts now: nothing known for long may have kept it from starting [R-12]."""

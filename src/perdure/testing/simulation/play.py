@@ -13,7 +13,7 @@ from perdure.testing.simulation.calls import Callers
 from perdure.testing.simulation.designs import Evolution, first_design
 from perdure.testing.simulation.dice import Dice
 from perdure.testing.simulation.history import History
-from perdure.testing.simulation.process import Clock, Process, new_process
+from perdure.testing.simulation.process import CONCURRENCY, Clock, Process, new_process
 from perdure.testing.simulation.store import FaultyStore
 from perdure.testing.simulation.world import Order, World
 
@@ -272,11 +272,27 @@ class Play:
                 self._check_waits(run_id)
 
     async def _wait_for_rest(self) -> None:
-        for _ in range(600):
+        for turn in range(600):
             (await self._living()).clock.skew_us = 0  # a death that was dealt before may still come
             await asyncio.sleep(30.0)
+            if turn > 2:  # a clock that was set is noticed within a minute
+                self._check_punctual()
             if not self.callers.tasks and all(self._rests(run) for run in self.history.judges):
                 return
+
+    def _check_punctual(self) -> None:
+        """What is due is taken at once where there is a free place: no sweep is needed to find it [R-16]."""
+        process = self._process
+        if process is None or process.engine is None or process.engine.running >= CONCURRENCY:
+            return
+        now_us = process.clock.now_us()
+        for run_id, judge in self.history.judges.items():
+            run = self.history.run(run_id)
+            due_us = run.state.due_us if run is not None and run.state is not None else None
+            if judge.ended is None and due_us is not None and now_us - due_us > 10_000_000:
+                self.history.blame(
+                    run_id, "R-16", f"due for more than ten seconds, and a place is free: {run.state if run else None}"
+                )
 
     def _rests(self, run_id: str) -> bool:
         if self.history.judges[run_id].ended is not None:

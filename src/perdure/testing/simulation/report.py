@@ -19,6 +19,9 @@ from perdure.testing.simulation.play import TURNS, Play
 _EXPECTED_ERRORS = ("waits for the store", "could not be quarantined")
 """What the engine may log as an error when reads fail; everything else is a violation."""
 
+PATIENCE = 20_000
+"""Turns of the loop without time passing after which something runs hot."""
+
 
 @dataclass(frozen=True)
 class Report:
@@ -68,7 +71,7 @@ class SimulationFailed(AssertionError):
 
 def simulate(seed: int, *, turns: int = TURNS) -> Report:
     """Play one seed to its end in virtual time; never raises for a rule that was broken, see `Report.check`."""
-    loop = VirtualLoop(limit=timedelta(days=30))
+    loop = VirtualLoop(limit=timedelta(days=30), patience=PATIENCE)
     play = Play(seed, loop, turns)
     history = play.history
     loop.set_exception_handler(lambda _loop, context: history.blame("", "R-15", _text(context)))

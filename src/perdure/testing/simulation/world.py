@@ -166,6 +166,7 @@ class Seat:
             if not self.alive:
                 attempt.how = "died"
             attempt.ended_us = self.now_us()
+            world.history.judges[inv.run_id].check_end(name, attempt)
             if world.running.get(inv.run_id) == name:
                 del world.running[inv.run_id]
             world.history.note(f"p{self.process} {_text(name)} {attempt.how} {str(attempt.value)[:20]}")
