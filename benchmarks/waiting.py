@@ -20,6 +20,8 @@ from perdure import Engine
 SUBMITTERS = 256
 A_DAY = timedelta(days=1)
 PIPELINE_STEPS = 2
+IDLE_S = 2.0
+"""How long the worker is watched while it has nothing but waiting runs."""
 
 
 class Worker:
@@ -89,6 +91,7 @@ async def w4(where: Place, *, runs: int) -> Measurement:
             "rss_empty_mb": filled["rss_empty_mb"],
             "rss_filled_mb": filled["rss_mb"],
             "rss_resumed_mb": at_ns["rss_mb"],
+            "idle_cpu_percent": filled["idle_cpu_percent"],
             "restart_to_due_step_ms": due_ms,
             "restart_to_submitted_step_ms": submitted_ms,
         },
@@ -114,7 +117,11 @@ async def _fill(url: str, runs: int) -> None:
                 await engine.submit(pipeline, number, delay=A_DAY)
 
         await asyncio.gather(*(submitter() for _ in range(SUBMITTERS)))
-        _say(wall_s=time.perf_counter() - started, rss_mb=rss_mb(), rss_empty_mb=empty)
+        wall_s = time.perf_counter() - started
+        cpu_s = time.process_time()
+        await asyncio.sleep(IDLE_S)
+        idle = (time.process_time() - cpu_s) / IDLE_S * 100
+        _say(wall_s=wall_s, rss_mb=rss_mb(), rss_empty_mb=empty, idle_cpu_percent=idle)
         await _forever(engine)
 
 
