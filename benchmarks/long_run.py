@@ -21,7 +21,8 @@ async def w2(where: Place, *, steps: int) -> Measurement:
 
     `cpu_us_at_100` and `cpu_us_at_end` are the processor time of this process for one step, over a window around step
     100 and over one that ends with the last step, without the twentieth of the steps that took most and least (other
-    programs disturb single steps, a cost that grows with the history shows in all); `cpu_us_per_step` is the mean over all, snapshots included.
+    programs disturb single steps, a cost that grows with the history shows in all); `cpu_us_per_step` is the mean over
+    all, snapshots included.
     `bare_per_s` are bare commits on the same disk, just before and just after.
     """
     await where.prepare()
