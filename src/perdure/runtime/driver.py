@@ -17,7 +17,7 @@ from perdure.runtime.guarding import guarded
 from perdure.runtime.host import Host
 from perdure.runtime.indexing import invalid_state, resting_state, running_state, with_deadline
 from perdure.runtime.live import LiveRun, Lost
-from perdure.runtime.loading import project, snapshot_of, worth_a_snapshot
+from perdure.runtime.loading import projected, snapshot_of, worth_a_snapshot
 
 logger = logging.getLogger("perdure")
 
@@ -203,12 +203,12 @@ async def claim(host: Host, live: LiveRun, loaded: LoadedRun) -> RunOp | UnwindO
             again = await host.load(p.run_id)
             if again is None or again.row.state.token != loaded.row.state.token:
                 raise Lost from None
-            live.p = project(again)
+            live.p = await projected(host.store, again)
 
 
 async def claim_and_drive(host: Host, live: LiveRun, loaded: LoadedRun, claimed: Callable[[], None]) -> None:
     """The task of a run that was due; `claimed` is called as soon as the store no longer calls it due."""
-    await guarded(host, live, _claim_and_drive(host, live, loaded, claimed))
+    await guarded(host, live, lambda: _claim_and_drive(host, live, loaded, claimed))
 
 
 async def _claim_and_drive(host: Host, live: LiveRun, loaded: LoadedRun, claimed: Callable[[], None]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 
 import msgspec
 
@@ -15,13 +15,13 @@ from perdure.errors import CorruptJournal, StoreUnavailable, StoreUnusable
 from perdure.runtime.host import Host
 from perdure.runtime.indexing import corrupt_state, facts_state
 from perdure.runtime.live import LiveRun, Lost
-from perdure.runtime.loading import project
+from perdure.runtime.loading import projected
 
 logger = logging.getLogger("perdure")
 
 
-async def guarded(host: Host, live: LiveRun, work: Coroutine[object, object, None]) -> None:
-    """Await `work`, the life of an owned run. When it breaks, the run is due again later, or quarantined, or dropped.
+async def guarded(host: Host, live: LiveRun, work: Callable[[], Coroutine[object, object, None]]) -> None:
+    """Await what `work` begins, the life of an owned run. When it breaks, the run is due again later, or quarantined, or dropped.
 
     Raises:
         GeneratorExit: the loop is gone, and this coroutine is being closed.
@@ -29,7 +29,7 @@ async def guarded(host: Host, live: LiveRun, work: Coroutine[object, object, Non
     run_id = live.p.run_id
     due_us: int | None = None
     try:
-        await work
+        await work()
     except (Lost, NotOwner):
         logger.warning("run %s was taken over by another worker or removed; dropped here", run_id)
     except BaseException as error:
@@ -97,7 +97,7 @@ async def _due_later(host: Host, run_id: str, until_us: int) -> int | None:
     row, now_us = loaded.row.state, host.system.now_us()
     if row.worker not in ("", host.worker) or (not row.worker and (row.due_us is None or row.due_us > now_us)):
         return None
-    p = project(loaded)
+    p = await projected(host.store, loaded)
     state = facts_state(p, now_us) if row.worker else row
     due_us = None if state.due_us is None else max(state.due_us, until_us)
     if not await host.store.set_index(p.locator, msgspec.structs.replace(state, due_us=due_us), p.row_seq):

@@ -33,7 +33,7 @@ async def submit_and_drive(host: Host, line: Line, submitted: RunSubmitted, join
     accepted: asyncio.Future[tuple[str, bool]] = host.loop.create_future()
     live = LiveRun(host, line, Projection(submitted.run_id), submitted)
     host.adopt(live)
-    work = guarded(host, live, _work(host, live, accepted, joined))
+    work = guarded(host, live, lambda: _work(host, live, accepted, joined))
     live.task = host.loop.create_task(work, context=host.context.copy())
     return await accepted
 
