@@ -21,7 +21,9 @@ logger = logging.getLogger("perdure")
 
 
 async def guarded(host: Host, live: LiveRun, work: Callable[[], Coroutine[object, object, None]]) -> None:
-    """Await what `work` begins, the life of an owned run. When it breaks, the run is due again later, or quarantined, or dropped.
+    """Await what `work` begins, the life of an owned run.
+
+    When it breaks, the run is due again later, or quarantined, or dropped.
 
     Raises:
         GeneratorExit: the loop is gone, and this coroutine is being closed.
