@@ -32,6 +32,7 @@ from perdure.ports.store import (
     Conflict,
     Deployment,
     IndexState,
+    PipelineHold,
     RunFilter,
     RunStatus,
     Snapshot,
@@ -253,6 +254,16 @@ class Agreement(RuleBasedStateMachine):
     @rule(generation=st.integers(0, 2), build=st.sampled_from(("b1", "b2")), now_us=TIMES)
     def wakes_invalid(self, generation: int, build: str, now_us: int) -> None:
         self.both(lambda store: store.wake_invalid("payout", generation, build, now_us))
+
+    @rule(pipeline=st.sampled_from(("payout", "refund")), at_us=TIMES)
+    def holds_a_pipeline(self, pipeline: str, at_us: int) -> None:
+        hold = PipelineHold(pipeline, "ada", "", at_us)
+        self.both(lambda store: store.hold_pipeline(hold))
+        self.both(lambda store: store.pipeline_holds(history=True))
+
+    @rule(pipeline=st.sampled_from(("payout", "refund")), at_us=TIMES)
+    def releases_a_pipeline(self, pipeline: str, at_us: int) -> None:
+        self.both(lambda store: store.release_pipeline(pipeline, "eve", "", at_us))
 
     @rule(generation=st.integers(1, 3), pipeline=st.sampled_from(("payout", "refund")))
     def deploys(self, generation: int, pipeline: str) -> None:

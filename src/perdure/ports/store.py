@@ -211,6 +211,23 @@ class Deployment(msgspec.Struct, frozen=True, gc=False):
     actor: str
 
 
+class PipelineHold(msgspec.Struct, frozen=True, gc=False):
+    """An operator holds a whole pipeline, or did [R-17].
+
+    Attributes:
+        at_us: since when.
+        released_us: 0 while it is in force.
+    """
+
+    pipeline: str
+    actor: str
+    note: str
+    at_us: int
+    released_us: int = 0
+    released_by: str = ""
+    release_note: str = ""
+
+
 class LedgerCount(msgspec.Struct, frozen=True, gc=False):
     """Live runs of a pipeline with one ledger [D-6].
 
@@ -304,11 +321,12 @@ class Store(Protocol):
         """Ids of unowned runs due at or before `now_us`: those claimed before, then new ones, each longest due first.
 
         So work begun is finished before more is begun; where both wait, new ones get a quarter of `limit`. See `share`.
+        Runs of held pipelines are not due.
         """
         ...
 
     async def next_due_us(self) -> int | None:
-        """The earliest due time of any unowned run."""
+        """The earliest due time of any unowned run whose pipeline is not held."""
         ...
 
     async def attention(self) -> Sequence[str]:
@@ -352,6 +370,18 @@ class Store(Protocol):
 
     async def deploy(self, deployment: Deployment, /) -> bool:
         """Insert a deployment; False if that generation of the pipeline exists already."""
+        ...
+
+    async def hold_pipeline(self, hold: PipelineHold, /) -> bool:
+        """Hold a pipeline from now on; False, and nothing is written, if it is held already [R-17]."""
+        ...
+
+    async def release_pipeline(self, pipeline: str, actor: str, note: str, at_us: int, /) -> bool:
+        """End the hold of a pipeline; False if it has none. Who held and who released stays on record [M-16]."""
+        ...
+
+    async def pipeline_holds(self, *, history: bool = False) -> Sequence[PipelineHold]:
+        """The holds in force, oldest first; with `history` those that ended, too."""
         ...
 
     async def count_ended(self, before_us: int, /) -> int:

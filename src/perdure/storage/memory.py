@@ -22,6 +22,7 @@ from perdure.ports.store import (
     LedgerCount,
     LoadedRun,
     NewRun,
+    PipelineHold,
     RunFilter,
     RunRow,
     Snapshot,
@@ -238,6 +239,24 @@ class MemoryStore:
         self.data.registry.append(deployment)
         self._committed()
         return True
+
+    async def hold_pipeline(self, hold: PipelineHold, /) -> bool:
+        self._live()
+        held = self.data.hold(hold)
+        if held:
+            self._committed()
+        return held
+
+    async def release_pipeline(self, pipeline: str, actor: str, note: str, at_us: int, /) -> bool:
+        self._live()
+        released = self.data.release_hold(pipeline, actor, note, at_us)
+        if released:
+            self._committed()
+        return released
+
+    async def pipeline_holds(self, *, history: bool = False) -> Sequence[PipelineHold]:
+        self._live()
+        return [hold for hold in self.data.pipeline_holds if history or not hold.released_us]
 
     async def count_ended(self, before_us: int, /) -> int:
         self._live()

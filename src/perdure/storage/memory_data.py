@@ -21,6 +21,7 @@ from perdure.ports.store import (
     JournalRow,
     LedgerCount,
     NewRun,
+    PipelineHold,
     RunRow,
     SlotTaken,
     Snapshot,
@@ -65,6 +66,7 @@ class MemoryData:
 
     Attributes:
         owner: worker id of the engine that owns it, or None.
+        pipeline_holds: those in force and those that ended.
         commits: number of groups committed, for tests that count.
     """
 
@@ -77,6 +79,7 @@ class MemoryData:
         self._due: dict[int, int] = {}
         self._deployments: list[Deployment] = []
         self._ledgers: dict[bytes, bytes] = {}
+        self.pipeline_holds: list[PipelineHold] = []
         self._numbers = itertools.count(1)
         self._stores: list[MemoryStore] = []
 
@@ -186,6 +189,19 @@ class MemoryData:
         used = {run.state.signature for run in self._runs.values() if run.state is not None}
         self._ledgers = {signature: ledger for signature, ledger in self._ledgers.items() if signature in used}
 
+    def hold(self, hold: PipelineHold) -> bool:
+        if any(known.pipeline == hold.pipeline and not known.released_us for known in self.pipeline_holds):
+            return False
+        self.pipeline_holds.append(hold)
+        return True
+
+    def release_hold(self, pipeline: str, actor: str, note: str, at_us: int) -> bool:
+        for i, known in enumerate(self.pipeline_holds):
+            if known.pipeline == pipeline and not known.released_us:
+                self.pipeline_holds[i] = replace(known, released_us=at_us, released_by=actor, release_note=note)
+                return True
+        return False
+
     # --- reading
 
     def run(self, run_id: str) -> MemoryRun | None:
@@ -198,11 +214,17 @@ class MemoryData:
         return list(self._runs.values())
 
     def due(self) -> list[tuple[int, int]]:
-        """(due time, locator) of all runs that have a due time, longest due first."""
-        return sorted((due_us, locator) for locator, due_us in self._due.items())
+        """(due time, locator) of all runs that have a due time and are not held, longest due first."""
+        held = {hold.pipeline for hold in self.pipeline_holds if not hold.released_us}
+        return sorted((due_us, locator) for locator, due_us in self._due.items() if not self._is_of(locator, held))
+
+    def _is_of(self, locator: int, pipelines: set[str]) -> bool:
+        new = self._runs[locator].new
+        return new is not None and new.pipeline in pipelines
 
     def next_due_us(self) -> int | None:
-        return min(self._due.values(), default=None)
+        due = self.due() if self.pipeline_holds else ((due_us, 0) for due_us in self._due.values())
+        return min((due_us for due_us, _ in due), default=None)
 
     def ledgers(self) -> list[LedgerCount]:
         found: dict[tuple[str, bytes, str], LedgerCount] = {}

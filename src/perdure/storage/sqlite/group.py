@@ -92,7 +92,7 @@ INSERTED = "SELECT run, append_id FROM journal WHERE rowid > ? AND rowid <= ?"
 UPDATE_STATE = f"UPDATE run SET {STATE_ASSIGNMENTS} WHERE n = ?"
 UPDATE_END = f"UPDATE run SET {STATE_ASSIGNMENTS}, ended_us = ?, slot_held = slot_held AND slot_once WHERE n = ?"
 UPDATE_IF_AT_TAIL = (
-    f"UPDATE run SET {STATE_ASSIGNMENTS} WHERE n = ? AND ? = (SELECT max(first_seq) FROM journal WHERE run = n)"
+    f"UPDATE run SET {STATE_ASSIGNMENTS} WHERE n = ? AND ? = ifnull((SELECT max(first_seq) FROM journal WHERE run = n), 0)"
 )
 FLAG_OWNED = "UPDATE run SET attention = 1 WHERE n = ? AND worker IS NOT NULL"
 PUT_SNAPSHOT = """

@@ -19,6 +19,7 @@ from perdure.ports.store import (
     Snapshot,
     share,
 )
+from perdure.storage.sqlite.holds import unless_held
 from perdure.storage.sqlite.rows import (
     INSERT_LEDGER,
     JOURNAL_COLUMNS,
@@ -78,8 +79,10 @@ NEXT_DUE = tuple(sql.replace("id", "due_us", 1) for sql in DUE)
 
 def due(con: sqlite3.Connection, now_us: int, limit: int) -> list[str]:
     """Unowned runs that are due; an owned one has no due time."""
+    free, held = unless_held(con)
+    values = (*held, now_us, limit)
     begun, new = (
-        [row[0] for row in con.execute(f"{sql} AND due_us <= ? ORDER BY due_us, n LIMIT ?", (now_us, limit))]
+        [row[0] for row in con.execute(f"{sql}{free} AND due_us <= ? ORDER BY due_us, n LIMIT ?", values)]
         for sql in DUE
     )
     return share(begun, new, limit)
@@ -87,7 +90,8 @@ def due(con: sqlite3.Connection, now_us: int, limit: int) -> list[str]:
 
 def next_due_us(con: sqlite3.Connection) -> int | None:
     """The earliest due time."""
-    found = [one(con, f"{sql} ORDER BY due_us LIMIT 1") for sql in NEXT_DUE]
+    free, held = unless_held(con)
+    found = [one(con, f"{sql}{free} ORDER BY due_us LIMIT 1", held) for sql in NEXT_DUE]
     return min((int(row[0]) for row in found if row is not None), default=None)
 
 

@@ -94,6 +94,18 @@ SCHEMA = (
         UNIQUE (pipeline, generation)
     ) STRICT
     """,
+    """
+    CREATE TABLE pipeline_hold (
+        pipeline TEXT NOT NULL,
+        actor TEXT NOT NULL,
+        note TEXT NOT NULL,
+        at_us INTEGER NOT NULL,
+        released_us INTEGER NOT NULL DEFAULT 0,
+        released_by TEXT NOT NULL DEFAULT '',
+        release_note TEXT NOT NULL DEFAULT ''
+    ) STRICT
+    """,
+    "CREATE UNIQUE INDEX pipeline_held ON pipeline_hold (pipeline) WHERE released_us = 0",
     # For people with a SQL prompt.
     """
     CREATE VIEW facts AS

@@ -20,12 +20,13 @@ from perdure.ports.store import (
     LedgerCount,
     LoadedRun,
     NewRun,
+    PipelineHold,
     RunFilter,
     RunRow,
     Snapshot,
     Trouble,
 )
-from perdure.storage.sqlite import queries
+from perdure.storage.sqlite import holds, queries
 from perdure.storage.sqlite.busy import PATIENCE_S
 from perdure.storage.sqlite.group import PutSnapshot, SetIndex
 from perdure.storage.sqlite.mail import Mailbox
@@ -275,6 +276,15 @@ class SqliteStore:
 
     async def deploy(self, deployment: Deployment, /) -> bool:
         return await self._write(lambda con: queries.deploy(con, deployment))
+
+    async def hold_pipeline(self, hold: PipelineHold, /) -> bool:
+        return await self._write(lambda con: holds.hold(con, hold))
+
+    async def release_pipeline(self, pipeline: str, actor: str, note: str, at_us: int, /) -> bool:
+        return await self._write(lambda con: holds.release(con, pipeline, actor, note, at_us))
+
+    async def pipeline_holds(self, *, history: bool = False) -> Sequence[PipelineHold]:
+        return await self._read(lambda con: holds.holds(con, history))
 
     async def count_ended(self, before_us: int, /) -> int:
         return await self._read(lambda con: queries.count_ended(con, before_us))

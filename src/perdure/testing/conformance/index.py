@@ -8,7 +8,16 @@ from msgspec.structs import replace
 
 from perdure.core.facts import RunCancelRequested
 from perdure.core.signature import signature_of
-from perdure.ports.store import Committed, Deployment, IndexState, LedgerCount, RunFilter, RunStatus, SlotTaken
+from perdure.ports.store import (
+    Committed,
+    Deployment,
+    IndexState,
+    LedgerCount,
+    PipelineHold,
+    RunFilter,
+    RunStatus,
+    SlotTaken,
+)
 from perdure.testing.conformance.lab import (
     ENDED,
     READY,
@@ -304,3 +313,40 @@ async def deployments_are_remembered(lab: Lab) -> None:
     expect(list(await store.deployments()), made, "the registry")
     expect(list(await store.deployments("payout")), [made[0], made[2]], "the registry of one pipeline")
     expect(list(await store.deployments("nothing")), [], "the registry of an unknown pipeline")
+
+
+@check
+async def runs_of_held_pipelines_are_not_due(lab: Lab) -> None:
+    """A hold outlives the process, is in force once, and says afterwards who ended it [R-17, M-16]."""
+    store = await lab.engine()
+    await submitted(store, "run-1", IndexState("ready", due_us=T0 + 1))
+    await submitted(store, "run-2", IndexState("ready", due_us=T0 + 2, token=1))
+    other = Draft("run-3", pipeline="refund")
+    await put(store, other, other.submit(IndexState("ready", due_us=T0 + 3)))
+    hold = PipelineHold("payout", "ada", "the bank is down", T0)
+    expect(await store.hold_pipeline(hold), True, "a first hold")
+    expect(await store.hold_pipeline(PipelineHold("payout", "bob", "", T0 + 9)), False, "a second hold")
+    expect(await store.hold_pipeline(PipelineHold("nothing", "bob", "", T0)), True, "a pipeline without runs")
+    store = await lab.reopened(store)
+    expect(list(await store.due(T0 + 9, 10)), ["run-3"], "due while held")
+    expect(await store.next_due_us(), T0 + 3, "the next due time while held")
+    expect([held.pipeline for held in await store.pipeline_holds()], ["payout", "nothing"], "what is held")
+    expect((await store.pipeline_holds())[0], hold, "the hold")
+    expect(await store.release_pipeline("payout", "eve", "it is up", T0 + 5), True, "the release")
+    expect(await store.release_pipeline("payout", "eve", "", T0 + 6), False, "a second release")
+    expect(list(await store.due(T0 + 9, 10)), ["run-2", "run-1", "run-3"], "due after the release")
+    ended_hold = PipelineHold("payout", "ada", "the bank is down", T0, T0 + 5, "eve", "it is up")
+    expect((await store.pipeline_holds(history=True))[0], ended_hold, "the hold on record")
+    expect(await store.hold_pipeline(PipelineHold("payout", "bob", "", T0 + 9)), True, "a hold after the release")
+    expect(await store.next_due_us(), T0 + 3, "the next due time while held again")
+
+
+@check
+async def a_client_holds_a_pipeline(lab: Lab) -> None:
+    """The engine is told of it as of any commit of another process [R-17, R-2]."""
+    store, changed = await lab.engine(), asyncio.Event()
+    store.on_change(changed.set)
+    client = await lab.client()
+    await client.hold_pipeline(PipelineHold("payout", "ada", "", T0))
+    await asyncio.wait_for(changed.wait(), 5)
+    expect([held.pipeline for held in await store.pipeline_holds()], ["payout"], "what the engine sees held")

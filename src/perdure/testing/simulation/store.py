@@ -22,6 +22,7 @@ from perdure.ports.store import (
     LedgerCount,
     LoadedRun,
     NewRun,
+    PipelineHold,
     RunFilter,
     RunRow,
     Snapshot,
@@ -274,6 +275,10 @@ class FaultyStore:
         await self._read()
         return await self._inner.deployments(pipeline)
 
+    async def pipeline_holds(self, *, history: bool = False) -> Sequence[PipelineHold]:
+        await self._read()
+        return await self._inner.pipeline_holds(history=history)
+
     async def missing_index(self, limit: int, /) -> Sequence[str]:
         await self._read()
         return await self._inner.missing_index(limit)
@@ -298,6 +303,14 @@ class FaultyStore:
     async def deploy(self, deployment: Deployment, /) -> bool:
         await self._read()
         return await self._inner.deploy(deployment)
+
+    async def hold_pipeline(self, hold: PipelineHold, /) -> bool:
+        await self._read()
+        return await self._inner.hold_pipeline(hold)
+
+    async def release_pipeline(self, pipeline: str, actor: str, note: str, at_us: int, /) -> bool:
+        await self._read()
+        return await self._inner.release_pipeline(pipeline, actor, note, at_us)
 
     async def remove_ended(self, before_us: int, limit: int, /) -> int:
         await self._read()
