@@ -115,6 +115,19 @@ def test_doctor_makes_no_store(project: Path, cli: Cli) -> None:
     assert not (project / "shop.db").exists()
 
 
+@pytest.mark.parametrize("content", [b"no database", b"x" * 5000])
+def test_advice_for_a_store_that_cannot_be_used_does_not_send_back_to_doctor(
+    folder: Path, cli: Cli, content: bytes
+) -> None:
+    (folder / "text.db").write_bytes(content)
+    store = next(
+        c for c in cli("doctor", "--store", "sqlite:///text.db", "--json").json_lines() if c["check"] == "store"
+    )
+    assert store["verdict"] == "fail"
+    assert "perdure doctor" not in str(store["advice"])
+    assert "backup" in str(store["advice"])
+
+
 def test_doctor_names_the_engine(shop: Path, cli: Cli) -> None:
     ownership = Ownership.take(shop / "shop.db", "w-here")
     try:

@@ -77,6 +77,13 @@ def test_what_is_written_passes_its_test(cli: Cli, folder: Path) -> None:
     assert "3 passed" in done.stdout
 
 
+def test_what_is_written_has_no_mistake_that_a_type_checker_sees(cli: Cli, folder: Path) -> None:
+    cli("init")
+    check = [sys.executable, "-m", "mypy", "--strict", "--no-incremental", "orders.py", "test_orders.py"]
+    done = subprocess.run(check, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_what_is_written_runs_with_the_commands_that_are_shown(cli: Cli, folder: Path) -> None:
     shown = cli("init").out
     command = next(line.split("  ")[1] for line in shown.splitlines() if "perdure submit" in line)

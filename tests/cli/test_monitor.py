@@ -50,7 +50,7 @@ def test_the_live_view_counts_and_names_what_is_at_work() -> None:
         monitor.see(e)
     text = "\n".join(plain(monitor.table(2 * SECOND)))
     assert "3 running, 1 held" in text
-    assert "2 steps done (1.0/s), 1 to be tried again" in text
+    assert "2 steps done (1.0/s), 1 retry" in text
     assert "r1  b  1 s" in text
     assert "r2  a attempt 2  1 s" in text
     assert "r3  a" not in text

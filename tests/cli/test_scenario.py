@@ -70,6 +70,7 @@ def test_wrong_files_and_places(folder: Path, cli: Cli) -> None:
     (folder / "empty").write_text("# nothing\n")
     for arguments, said in (
         (("missing",), "missing cannot be read: No such file"),
+        (("x" * 300,), "cannot be read: File name too long"),
         ((".",), ". is a folder"),
         (("latin1",), "not UTF-8"),
         (("empty",), "no scenario in empty"),

@@ -156,6 +156,12 @@ def test_a_wrong_use(ids: dict[str, str], cli: Cli, use: str, code: Exit, said: 
     assert answer.err.startswith("error: ")
 
 
+def test_an_engine_that_cannot_start_sums_up_nothing(ids: dict[str, str], cli: Cli) -> None:
+    answer = cli("run", "--store", "sqlite:///foreign.db")
+    assert (answer.code, answer.out) == (S, "")
+    assert "another program" in answer.err
+
+
 def test_every_command_has_a_table() -> None:
     assert set(WRONG) == {name for commands in entry.COMMANDS.values() for name in commands}
 

@@ -15,7 +15,7 @@ from perdure.cli.settings import setting
 from perdure.cli.target import LoadedApp, find_app
 from perdure.cli.text import size
 from perdure.cli.times import now_us
-from perdure.errors import PerdureError
+from perdure.errors import PerdureError, StoreUnusable
 from perdure.ports.store import RunFilter, Store
 from perdure.storage import open_store
 from perdure.storage.sqlite.owner import Holder, holder_of
@@ -90,8 +90,15 @@ def _content_checks(url: str, path: Path) -> list[Check]:
     try:
         return asyncio.run(look())
     except PerdureError as error:
-        known = report(error)
-        return [Check("store", "fail", str(error), "" if known is None else known.hint)]
+        return [Check("store", "fail", str(error), _advice(error))]
+
+
+def _advice(error: PerdureError) -> str:
+    """What to do about a store that cannot be opened; the usual hint would send the reader here."""
+    if isinstance(error, StoreUnusable):
+        return "name another file with --store, or put a backup in its place"
+    known = report(error)
+    return "" if known is None else known.hint
 
 
 async def _look_into(store: Store, path: Path) -> list[Check]:

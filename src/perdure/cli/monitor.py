@@ -160,7 +160,7 @@ class Monitor:
         seconds = max(1e-6, (now_us - self.started_us) / 1e6)
         parts = [f"{count(self.done, 'step')} done ({self.done / seconds:,.1f}/s)"]
         if self.retried:
-            parts.append(f"{self.retried:,} to be tried again")
+            parts.append(f"{self.retried:,} {'retry' if self.retried == 1 else 'retries'}")
         return ", ".join(parts)
 
     def summary(self, now_us: int) -> str:

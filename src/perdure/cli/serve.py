@@ -53,8 +53,8 @@ class View(Protocol):
         """Redraw, count and sum up until canceled."""
         ...
 
-    def close(self) -> None:
-        """Show the last state and leave the terminal as it was."""
+    def close(self, *, started: bool) -> None:
+        """Leave the terminal as it was, and sum up if the engine ever started."""
         ...
 
 
@@ -73,7 +73,7 @@ class JsonView:
     async def keep_fresh(self, engine: Engine) -> None:
         """Nothing to refresh."""
 
-    def close(self) -> None:
+    def close(self, *, started: bool) -> None:
         """Nothing to close."""
 
 
@@ -103,10 +103,11 @@ class PlainView:
             await asyncio.sleep(1.0)
             self._print(self._log.tick(now_us()))
 
-    def close(self) -> None:
+    def close(self, *, started: bool) -> None:
         """Sum up."""
         self._print(self._log.tick(now_us()))
-        self.say(self.monitor.summary(now_us()))
+        if started:
+            self.say(self.monitor.summary(now_us()))
 
 
 class LiveView:
@@ -141,10 +142,11 @@ class LiveView:
             self._live.update(rich_table(self.monitor.table(now_us()), self._out.console.width), refresh=True)
             await asyncio.sleep(REDRAW_S)
 
-    def close(self) -> None:
+    def close(self, *, started: bool) -> None:
         """Take the view away and sum up."""
         self._live.stop()
-        self.say(self.monitor.summary(now_us()))
+        if started:
+            self.say(self.monitor.summary(now_us()))
 
 
 def view_for(out: Output) -> View:
@@ -197,6 +199,7 @@ async def serve(place: Place, limits: Limits, *, until_idle: bool, as_json: bool
     stop = Stop()
     app = place.app.app
     view = view_for(out)
+    started = False
     try:
         opened = app.engine(
             store=place.store,
@@ -205,6 +208,7 @@ async def serve(place: Place, limits: Limits, *, until_idle: bool, as_json: bool
             observers=[view],
         )
         async with opened as engine:
+            started = True
             _started(engine, place, out, view)
             code = await _work(engine, stop, view, until_idle=until_idle)
         if out.json:
@@ -212,7 +216,7 @@ async def serve(place: Place, limits: Limits, *, until_idle: bool, as_json: bool
         return code
     finally:
         stop.close()
-        view.close()
+        view.close(started=started)
 
 
 def _started(engine: Engine, place: Place, out: Output, view: View) -> None:

@@ -63,12 +63,12 @@ def read(files: list[str]) -> list[Scenario]:
 
     found: list[Scenario] = []
     for name in files:
-        if Path(name).is_dir():
-            refuse(f"{name} is a folder", f"name the files: {name.rstrip('/')}/*.scenario")
         try:
+            if Path(name).is_dir():
+                refuse(f"{name} is a folder", f"name the files: {name.rstrip('/')}/*.scenario")
             found += read_files([name])
         except OSError as error:
-            refuse(f"{name} cannot be read: {error.strerror}")
+            refuse(f"{name or repr(name)} cannot be read: {error.strerror}")
         except UnicodeDecodeError as error:
             refuse(f"{name} is not UTF-8 text (byte {error.start})")
         except ScenarioError as error:
