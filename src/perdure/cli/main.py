@@ -82,7 +82,6 @@ def build() -> typer.Typer:
         epilog=epilog(),
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        no_args_is_help=True,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
     app.callback()(_root)
@@ -108,7 +107,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         command = typer.main.get_command(build())
-        answer: object = command.main(args=arguments, prog_name="perdure", standalone_mode=False)
+        answer: object = command.main(args=arguments or ["--help"], prog_name="perdure", standalone_mode=False)
+        if not arguments:
+            return Exit.USAGE
         return answer if isinstance(answer, int) else Exit.OK
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else Exit.BUG
