@@ -13,7 +13,7 @@ from perdure.core.signature import Ledger, decode_ledger, ledger_of
 from perdure.core.topology import StepSpec, Topology, decode_steps
 from perdure.errors import CorruptJournal, InvalidArgument
 from perdure.ports.store import RunFilter, Store
-from perdure.runtime.loading import project
+from perdure.runtime.loading import projected
 
 CENSUS_VERSION = 1
 _PAGE = 200
@@ -125,7 +125,7 @@ async def _folded(store: Store, run_id: str) -> Ledger | None:
     loaded = await store.load(run_id)
     if loaded is None:
         return None
-    p = project(loaded)
+    p = await projected(store, loaded)
     return None if p.ended is not None else ledger_of(p)
 
 

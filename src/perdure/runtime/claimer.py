@@ -15,7 +15,7 @@ from perdure.runtime.guarding import quarantine
 from perdure.runtime.host import Host
 from perdure.runtime.indexing import invalid_state
 from perdure.runtime.live import LiveRun
-from perdure.runtime.loading import project
+from perdure.runtime.loading import projected
 
 logger = logging.getLogger("perdure")
 
@@ -199,15 +199,12 @@ class Claimer:
         if state.worker or state.due_us is None:
             return None
         try:
-            p = project(loaded)
+            p = await projected(host.store, loaded)
         except (CorruptJournal, NewerJournal) as error:
             await quarantine(host, loaded.row.run.run_id, error)
             return None
-        if p.submitted is None:
-            await quarantine(host, p.run_id, CorruptJournal(p.run_id, 0, "it has no facts"))
-            return None
         line = host.lines.get(loaded.row.run.pipeline)
-        if line is None:
+        if line is None or p.submitted is None:
             await self._judge_unregistered(p, loaded)
             return None
         live = LiveRun(host, line, p, p.submitted)

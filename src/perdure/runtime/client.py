@@ -47,7 +47,7 @@ from perdure.runtime.deploying import Deploy, deploy_all, roll_back
 from perdure.runtime.entering import SubmitOptions, submission
 from perdure.runtime.indexing import facts_state, new_run, standing_at
 from perdure.runtime.info import GcReport, RecordedFact, RunInfo, VerifyReport, info_of
-from perdure.runtime.loading import project
+from perdure.runtime.loading import projected
 from perdure.runtime.outside import OUTSIDE, Ask, Verdict, admit, resolution
 from perdure.runtime.registry import current
 from perdure.runtime.results import result_of
@@ -164,7 +164,7 @@ class Client:
         makes no other input [J-4, P-3]."""
         pipeline = self._pipelines.get(submitted.pipeline)
         try:
-            stored = project(await self._load(run_id)).submitted
+            stored = (await projected(self._store, await self._load(run_id))).submitted
         except NotFound:
             raise SlotFreed from None
         if pipeline is None or stored is None:
@@ -190,7 +190,7 @@ class Client:
         loaded = await self._load(run_id)
         if loaded.row.state.status == "corrupt":
             return info_of(loaded.row)
-        return info_of(loaded.row, standing_at(project(loaded)))
+        return info_of(loaded.row, standing_at(await projected(self._store, loaded)))
 
     async def list(
         self,
@@ -224,7 +224,7 @@ class Client:
         """Why each step of the current topology ran, will run, or never will [E-11]."""
         loaded = await self._load(run_id)
         topology = await self._topology(loaded.row.run.pipeline)
-        return explain(project(loaded), topology)
+        return explain(await projected(self._store, loaded), topology)
 
     async def journal(self, run_id: str) -> Facts:
         """Every fact of a run, in order, checked against the chain as far as it reads."""
@@ -267,7 +267,8 @@ class Client:
         state = loaded.row.state
         match state.status:
             case "succeeded" | "failed" | "canceled":
-                return result_of(project(loaded), self._pipelines.get(loaded.row.run.pipeline))
+                p = await projected(self._store, loaded)
+                return result_of(p, self._pipelines.get(loaded.row.run.pipeline))
             case "invalid":
                 if self._is_judging(state):
                     return None

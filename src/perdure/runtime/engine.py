@@ -16,7 +16,7 @@ from perdure.define.pipeline import AnyPipeline
 from perdure.errors import ConflictError, NotFound, StoreUnavailable
 from perdure.ports.clock import System
 from perdure.ports.observer import Observer
-from perdure.ports.store import IndexState, RunFilter, Store, Trouble
+from perdure.ports.store import IndexState, Store, Trouble
 from perdure.runtime.claimer import Claimer
 from perdure.runtime.client import Client
 from perdure.runtime.host import Host, Middleware, Options
@@ -97,7 +97,8 @@ class Engine(Client):
             deps: opened dependencies by pipeline id.
         """
         host, now_us = self._host, self._system.now_us()
-        await rebuild_if_lost(self._store, now_us)
+        if rebuilt := await rebuild(self._store, now_us):
+            logger.warning("%d index rows were gone; they were rebuilt from the facts", rebuilt)
         for pipeline in self._pipelines.values():
             topology, generation = await deploy(self._store, self._system, pipeline.id, pipeline.topology, host.worker)
             line = Line(pipeline, topology, generation, deps.get(pipeline.id), self._retry, self._timeout_s)
@@ -315,12 +316,3 @@ class Engine(Client):
     def _emit_blocked(self, live: LiveRun) -> None:
         op = live.op
         self._host.emit("blocked", live.p, step=op.step if op is not None else "")
-
-
-async def rebuild_if_lost(store: Store, now_us: int) -> None:
-    """Rebuild the index where all of it is gone; a part that is missing is for `verify` to find [J-11]."""
-    if await store.list_runs(RunFilter(), limit=1):
-        return
-    rebuilt = await rebuild(store, now_us)
-    if rebuilt:
-        logger.warning("the index was gone; %d rows were rebuilt from the facts", rebuilt)

@@ -18,7 +18,7 @@ from perdure.define.signals import BrokenContract
 from perdure.errors import PayloadError, PerdureError, StoreUnavailable
 from perdure.ports.store import AppendResult, Committed
 from perdure.runtime.appending import seal
-from perdure.runtime.loading import project
+from perdure.runtime.loading import projected
 
 if TYPE_CHECKING:
     from perdure.define.payload import Codec
@@ -312,7 +312,7 @@ class LiveRun:
         loaded = await self.host.load(self.p.run_id)
         if loaded is None:
             raise Lost
-        p = project(loaded)
+        p = await projected(self.host.store, loaded)
         if p.token != self.token:
             raise Lost
         self.p = p

@@ -6,7 +6,8 @@ import msgspec
 
 from perdure.core.journal import fold_row
 from perdure.core.projection import REDUCER_VERSION, Projection, dump, restore
-from perdure.ports.store import JournalRow, LoadedRun, Snapshot
+from perdure.errors import CorruptJournal
+from perdure.ports.store import JournalRow, LoadedRun, Snapshot, Store
 
 SNAPSHOT_AT_RELEASE = 50
 """Facts since the last snapshot that make a new one worth its write at release; shorter histories fold faster."""
@@ -15,18 +16,40 @@ SNAPSHOT_WHILE_RUNNING = 500
 """The same for a run that is not released, or half the history if that is more, so that snapshots stay linear."""
 
 
-def project(loaded: LoadedRun) -> Projection:
-    """Fold a run as loaded, from its snapshot if that is usable.
+async def projected(store: Store, loaded: LoadedRun) -> Projection:
+    """Fold a run as loaded, from its snapshot; from its first fact if this release cannot use that.
 
     Raises:
         CorruptJournal: the rows do not follow each other or do not match their hashes.
         NewerJournal: facts of a newer release [J-13].
+        StoreUnavailable: the run had to be read from its first fact, and could not be.
     """
-    run_id, locator = loaded.row.run.run_id, loaded.row.locator
-    p = _from_snapshot(loaded.snapshot, locator) if loaded.snapshot is not None else None
-    if p is None:
-        p = Projection(run_id, locator)
-    return fold_rows(p, loaded.rows)
+    try:
+        return project(loaded)
+    except UnusableSnapshot:
+        whole = await store.load_all_rows(loaded.row.run.run_id)
+        return project(loaded if whole is None else whole)
+
+
+class UnusableSnapshot(Exception):  # a signal: read the whole run
+    """The snapshot is of another release's reducer, or damaged; what is before it was not loaded."""
+
+
+def project(loaded: LoadedRun) -> Projection:
+    """As `projected`, of what was loaded alone.
+
+    Raises:
+        UnusableSnapshot: see there.
+        CorruptJournal, NewerJournal: as `projected`.
+    """
+    if loaded.snapshot is None:
+        p = Projection(loaded.row.run.run_id, loaded.row.locator)
+    else:
+        p = _from_snapshot(loaded.snapshot, loaded.row.locator)
+    fold_rows(p, loaded.rows)
+    if p.submitted is None:
+        raise CorruptJournal(p.run_id, 0, "it has no facts")
+    return p
 
 
 def fold_rows(p: Projection, rows: tuple[JournalRow, ...]) -> Projection:
@@ -36,11 +59,13 @@ def fold_rows(p: Projection, rows: tuple[JournalRow, ...]) -> Projection:
     return p
 
 
-def _from_snapshot(snapshot: Snapshot, locator: int) -> Projection | None:
+def _from_snapshot(snapshot: Snapshot, locator: int) -> Projection:
+    if snapshot.reducer != REDUCER_VERSION:
+        raise UnusableSnapshot
     try:
         return restore(snapshot.data, locator, snapshot.row_seq, snapshot.row_hash)
-    except msgspec.MsgspecError:
-        return None
+    except (msgspec.MsgspecError, ValueError):
+        raise UnusableSnapshot from None
 
 
 def snapshot_of(p: Projection) -> Snapshot:

@@ -20,7 +20,7 @@ from perdure.ports.store import Committed, Conflict, Store
 from perdure.runtime.appending import append_and_tell, seal
 from perdure.runtime.arguments import check_text
 from perdure.runtime.indexing import facts_state
-from perdure.runtime.loading import project
+from perdure.runtime.loading import projected
 from perdure.runtime.run import UNSET
 
 OUTSIDE = 0
@@ -44,7 +44,7 @@ async def admit(store: Store, system: System, run_id: str, ask: Ask, tell: Calla
         loaded = await store.load(run_id)
         if loaded is None:
             raise NotFound(f"there is no run {run_id!r}")
-        p = project(loaded)
+        p = await projected(store, loaded)
         match ask(p):
             case admission.Admitted(fact):
                 if await _append(store, system, p, fact, loaded.row.state.build, tell):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable
 
 from perdure.core.journal import NewerJournal
@@ -9,9 +10,11 @@ from perdure.core.projection import REDUCER_VERSION, Projection, dump
 from perdure.core.signature import sign, signature_of
 from perdure.errors import CorruptJournal, NotFound
 from perdure.ports.store import TERMINAL, IndexState, LoadedRun, NewRun, RunFilter, Snapshot, Store
-from perdure.runtime.indexing import facts_state, new_run
+from perdure.runtime.indexing import corrupt_state, facts_state, new_run
 from perdure.runtime.info import Finding, VerifyReport
 from perdure.runtime.loading import fold_rows
+
+logger = logging.getLogger("perdure")
 
 _PAGE = 200
 
@@ -103,20 +106,39 @@ def _row_problems(p: Projection, run: NewRun, state: IndexState) -> list[str]:
 
 
 async def rebuild(store: Store, now_us: int) -> int:
-    """Write the index rows that are missing, from the facts; returns how many."""
+    """Write the index rows that are missing, from the facts; returns how many.
+
+    A run whose journal is damaged comes back as corrupt; one whose very first fact is damaged cannot come back.
+    """
     rebuilt = 0
-    while missing := await store.missing_index(_PAGE):
+    hopeless: set[str] = set()
+    while missing := [r for r in await store.missing_index(_PAGE + len(hopeless)) if r not in hopeless]:
         for run_id in missing:
-            found = await store.journal_of(run_id)
-            if found is None:
-                return rebuilt
-            locator, rows = found
-            p = fold_rows(Projection(run_id, locator), tuple(rows))
-            if p.submitted is None:
-                return rebuilt
-            new = new_run(p.submitted, p.submitted_us)
-            held = new.slot_key is not None and (p.ended is None or new.slot_once)
-            ended_us = p.ended_us if p.ended is not None else None
-            await store.restore_index(locator, new, facts_state(p, now_us), ended_us, slot_held=held)
-            rebuilt += 1
+            if await _restore(store, run_id, now_us):
+                rebuilt += 1
+            else:
+                hopeless.add(run_id)
     return rebuilt
+
+
+async def _restore(store: Store, run_id: str, now_us: int) -> bool:
+    """Write one index row that is missing; False where the journal does not say what the run is about."""
+    found = await store.journal_of(run_id)
+    if found is None:
+        return False
+    locator, rows = found
+    p = Projection(run_id, locator)
+    problem: CorruptJournal | NewerJournal | None = None
+    try:
+        fold_rows(p, tuple(rows))
+    except (CorruptJournal, NewerJournal) as error:
+        problem = error
+        logger.error("the index row of run %s was lost, and: %s", run_id, error)
+    if p.submitted is None:
+        return False
+    new = new_run(p.submitted, p.submitted_us)
+    held = new.slot_key is not None and (p.ended is None or new.slot_once)
+    ended_us = p.ended_us if p.ended is not None and problem is None else None
+    state = facts_state(p, now_us) if problem is None else corrupt_state(p.token, str(problem))
+    await store.restore_index(locator, new, state, ended_us, slot_held=held)
+    return True
