@@ -75,5 +75,5 @@ async def test_who_waits_for_a_thread_is_told_and_told_again_when_it_has_one() -
     await has_one.wait()
     assert told == [True, False]
     on.set()
-    assert await asyncio.gather(first, second) == [True, True]
+    assert [await first, await second] == [True, True]
     threads.close()

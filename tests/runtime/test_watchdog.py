@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import pytest
@@ -30,7 +30,7 @@ class Heard(logging.Handler):
 
 
 @contextmanager
-def hearing(word: str) -> Iterator[Heard]:
+def hearing(word: str) -> Generator[Heard]:
     """Listens to the engine's log."""
     handler = Heard(word)
     logging.getLogger("perdure").addHandler(handler)
