@@ -86,6 +86,58 @@ WRONG: dict[str, list[Use]] = {
         ("journal GOOD --limit 0", U, "'--limit'"),
     ],
     "verify": [("verify nothing", N, "there is no run 'nothing'"), ("verify GOOD BAD", U, "unexpected extra argument")],
+    "check": [
+        ("check nowhere:app", U, "there is no module 'nowhere' here"),
+        ("check shop:job", U, "is of type Pipeline, not an App"),
+        ("check shop:app --app other:app", U, "two applications given"),
+        ("check --store memory://", U, "lives inside of one process"),
+        ("check --store sqlite:///missing.db", S, "there is no store"),
+        ("check --store sqlite:///foreign.db", S, "is a database of another program"),
+        ("check --store sqlite:///shop.db --ledgers x", U, "exclude each other"),
+        ("check --ledgers missing", U, "--ledgers: missing cannot be read"),
+        ("check --ledgers shop.py", U, "this is no export of ledgers"),
+        ("check --ledgers .", U, "cannot be read"),
+        ("check --lock missing", U, "--lock: missing cannot be read"),
+        ("check --lock shop.py", U, "this is no lock file"),
+        ("check --lock twice.lock", U, "stands in the pipeline twice"),
+        ("check --lock empty.lock", U, "it has no steps"),
+        ("check --write-lock --lock no/folder/x.lock", U, "cannot be written"),
+        ("check extra:app more", U, "unexpected extra argument"),
+    ],
+    "deploy": [
+        ("deploy nowhere:app", U, "there is no module 'nowhere' here"),
+        ("deploy shop:app --app other:app", U, "two applications given"),
+        ("deploy shop:nothing", U, "has no attribute 'nothing'"),
+        ("deploy --pipeline jbo", N, "did you mean 'job'?"),
+        ("deploy --rollback 1", U, "--rollback needs --pipeline"),
+        ("deploy --rollback 0 --pipeline job", U, "'--rollback'"),
+        ("deploy --rollback 9 --pipeline job", N, "has no generation 9; it has 1"),
+        ("deploy --rollback 1 --pipeline jbo", N, "no topology of pipeline 'jbo'"),
+        ("deploy --rollback 1 --pipeline job --store sqlite:///missing.db", S, "there is no store"),
+        ("deploy --store sqlite:///no/folder/x.db", S, "does not exist"),
+        ("deploy --store sqlite:///foreign.db", S, "is a database of another program"),
+        ("deploy --store memory://", U, "lives inside of one process"),
+        ("deploy none.py:app", U, "there is nothing to deploy"),
+        ("deploy hollow.py:app", U, "has no steps"),
+        ("deploy double.py:app", U, "stands in it twice"),
+    ],
+    "deployments": [
+        ("deployments nothing", N, "the store knows no pipeline 'nothing'"),
+        ("deployments job extra", U, "unexpected extra argument"),
+        ("deployments --store memory://", U, "lives inside of one process"),
+    ],
+    "drain": [
+        ("drain nowhere:app", U, "there is no module 'nowhere' here"),
+        ("drain --store sqlite:///shop.db --ledgers x", U, "exclude each other"),
+        ("drain --ledgers missing", U, "--ledgers: missing cannot be read"),
+        ("drain --store sqlite:///missing.db", S, "there is no store"),
+    ],
+    "ledgers": [
+        ("ledgers explain", U, "there is nothing to 'explain' about ledgers"),
+        ("ledgers list --output x", U, "--output needs export"),
+        ("ledgers export --output no/folder/x", U, "cannot be written"),
+        ("ledgers --store memory://", U, "lives inside of one process"),
+    ],
     "cancel": [
         ("cancel", U, "missing argument 'run'"),
         ("cancel nothing", N, "there is no run"),
@@ -124,7 +176,8 @@ WRONG: dict[str, list[Use]] = {
     "version": [("version extra", U, "unexpected extra argument")],
 }
 READS = ("list", "show last", "watch last", "explain last", "journal last", "verify", "cancel last", "hold last",
-         "release last", "retry last", "resolve last --skip", "gc --older-than 1d")  # fmt: skip
+         "release last", "retry last", "resolve last --skip", "gc --older-than 1d", "check", "drain", "deployments",
+         "ledgers")  # fmt: skip
 
 
 @pytest.fixture
@@ -135,7 +188,21 @@ def ids(shop: Path, cli: Cli) -> dict[str, str]:
     con.execute("CREATE TABLE t (x)")
     con.close()
     (shop / "orders.py").write_text("")
+    _write_odd_edits(shop)
     return {name.upper(): run_id(cli, name) for name in ("good", "bad", "stuck", "odd", "later")}
+
+
+def _write_odd_edits(shop: Path) -> None:
+    """Applications and lock files that nobody can deploy."""
+    text = (shop / "shop.py").read_text(encoding="utf-8")
+    steps = "steps=(take, more, work)"
+    (shop / "none.py").write_text("from perdure import App\n\napp = App(store='sqlite:///shop.db')\n")
+    (shop / "hollow.py").write_text(text.replace(steps, "steps=()"))
+    (shop / "double.py").write_text(text.replace(steps, "steps=(take, more, take)"))
+    step = '{"id":"a/v1","state":{"type":"int","shape":""}}'
+    for name, content in (("twice", f"{step},{step}"), ("empty", "")):
+        pipeline = f'{{"input":{{"type":"int","shape":""}},"steps":[{content}]}}'
+        (shop / f"{name}.lock").write_text(f'{{"pipelines":{{"job":{pipeline}}}}}')
 
 
 def uses() -> list[Use]:

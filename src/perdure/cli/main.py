@@ -13,12 +13,17 @@ import typer
 
 from perdure.cli.commands import (
     cancel,
+    check,
+    deploy,
+    deployments,
     doctor,
+    drain,
     explain,
     gc,
     hold,
     init,
     journal,
+    ledgers,
     listing,
     release,
     resolve,
@@ -46,6 +51,13 @@ COMMANDS: dict[str, dict[str, Command]] = {
         "explain": explain.explain,
         "journal": journal.journal,
         "verify": verify.verify,
+    },
+    "Evolve": {
+        "check": check.check,
+        "deploy": deploy.deploy,
+        "deployments": deployments.deployments,
+        "drain": drain.drain,
+        "ledgers": ledgers.ledgers,
     },
     "Operate": {
         "cancel": cancel.cancel,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
@@ -21,6 +22,14 @@ StoreOption: TypeAlias = Annotated[
         metavar="URL",
         help="The store, like sqlite:///payouts.db; default: that of the application, else PERDURE_STORE.",
     ),
+]
+AppArgument: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(metavar="[APP]", help="The application, like payouts:app; the same as --app.", show_default=False),
+]
+LedgersOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--ledgers", metavar="FILE", help="An export by `perdure ledgers export` instead of the store."),
 ]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Answer in JSON, one value a line.")]
 RunArgument: TypeAlias = Annotated[

@@ -1,0 +1,144 @@
+"""What the commands about editing pipelines share: where the runs come from, and what is to be deployed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perdure.cli.connect import Place, locate, with_client
+from perdure.cli.problems import Problem, refuse
+from perdure.cli.settings import setting
+from perdure.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from perdure.core.check import CheckReport
+    from perdure.core.future import Candidate
+    from perdure.core.lock import Lock
+    from perdure.runtime.census import Census
+    from perdure.runtime.client import Client
+
+LOCK_FILE = "perdure.lock"
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What is about to be deployed, and the runs that it meets.
+
+    Attributes:
+        place: application and store.
+        ledgers: an export that stands for the store.
+        lock: the lock that stands for the application where there is none.
+    """
+
+    place: Place
+    ledgers: Path | None = None
+    lock: Lock | None = None
+
+    def candidates(self) -> dict[str, Candidate]:
+        """Topologies by pipeline id."""
+        from perdure.define.locking import candidates_of
+
+        if self.place.app is None and self.lock is not None:
+            return self.lock.candidates()
+        return candidates_of(self.place.pipelines)
+
+    def report(self) -> CheckReport:
+        """Check it.
+
+        Raises:
+            Problem: the store or the export cannot be read.
+        """
+        from perdure.runtime.census import check
+
+        return check(self._census(), self.candidates())
+
+    def _census(self) -> Census:
+        if self.ledgers is not None:
+            return read_census(self.ledgers)
+        found: list[Census] = []
+
+        async def work(client: Client) -> int:
+            found.append(await client.census())
+            return 0
+
+        with_client(self.place, work)
+        return found[0]
+
+
+def edited(app_argument: str | None, app: str | None, store: str | None) -> Place:
+    """The application of a command that takes it as its argument as well as with --app.
+
+    Raises:
+        Problem: two different ones are named, or none.
+    """
+    return locate(one_app(app_argument, app), store, needs_app=True)
+
+
+def one_app(app_argument: str | None, app: str | None) -> str | None:
+    """The one application that is named.
+
+    Raises:
+        Problem: there are two.
+    """
+    if app_argument is not None and app is not None and app_argument != app:
+        refuse(f"two applications given: {app_argument!r} and --app {app!r}")
+    return app_argument if app_argument is not None else app
+
+
+def has_app(named: str | None) -> bool:
+    """Whether an application is named anywhere."""
+    return setting("app", named) is not None
+
+
+def read_lock(path: Path) -> Lock:
+    """A lock file.
+
+    Raises:
+        Problem: it is not there, or is none.
+    """
+    from perdure.core.lock import decode_lock
+
+    hint = f"`perdure check --write-lock` writes {LOCK_FILE}"
+    try:
+        lock = decode_lock(_read(path, "--lock", hint))
+        lock.candidates()
+    except InvalidArgument as error:
+        raise Problem(f"--lock: {path}: {error}", hint) from None
+    return lock
+
+
+def read_census(path: Path) -> Census:
+    """An export of ledgers.
+
+    Raises:
+        Problem: it is not there, or is none.
+    """
+    from perdure.runtime.census import decode_census
+
+    hint = "`perdure ledgers export` writes one"
+    try:
+        return decode_census(_read(path, "--ledgers", hint))
+    except InvalidArgument as error:
+        raise Problem(f"--ledgers: {path}: {error}", hint) from None
+
+
+def _read(path: Path, option: str, hint: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Problem(f"{option}: {path} cannot be read: {error.strerror}", hint) from None
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+        Problem: it cannot be written.
+    """
+    new = path.with_name(f".{path.name}.new")
+    try:
+        new.write_bytes(data)
+        new.replace(path)
+    except OSError as error:
+        raise Problem(f"{path} cannot be written: {error.strerror}") from None
