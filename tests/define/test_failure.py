@@ -83,6 +83,26 @@ class BrokenDetail(Exception, FailureDetail):
     reason = 3  # type: ignore[assignment]  # the point
 
 
+class BrokenCause(Exception):
+    @property
+    def __cause__(self) -> Any:  # type: ignore[override]  # the point
+        raise RuntimeError
+
+    @property
+    def __context__(self) -> Any:  # type: ignore[override]  # the point
+        raise RuntimeError
+
+
+class NoCause(Exception):
+    __cause__ = 3  # type: ignore[assignment]  # the point
+
+
+class BrokenGroup(ExceptionGroup[Exception]):
+    @property
+    def exceptions(self) -> Any:
+        raise RuntimeError
+
+
 class Huge(Exception):
     def __str__(self) -> str:
         return "x" * 3_000_000
@@ -107,6 +127,9 @@ def circular() -> Exception:
 
 ODD: list[Callable[[], BaseException]] = [
     ValueError,
+    BrokenCause,
+    NoCause,
+    lambda: BrokenGroup("all", [ValueError("a")]),
     lambda: ValueError("a", 1, object()),
     lambda: KeyError("missing"),
     lambda: OSError(2, "No such file", "/tmp/x"),

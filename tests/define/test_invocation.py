@@ -286,6 +286,22 @@ async def test_memos_of_one_name_that_run_together_are_one() -> None:  # M-15
     assert await asyncio.gather(*tasks) == [1, 1, 1]
 
 
+async def test_a_memo_that_asks_for_itself_is_a_breach_and_not_a_deadlock() -> None:  # M-15
+    inv = invocation(send)
+
+    async def itself() -> int:
+        return await inv.memo("number", itself)
+
+    with pytest.raises(UnusableMemo, match="'number' .* itself"):
+        await inv.memo("number", itself)
+    assert isinstance(inv.broken, UnusableMemo)
+
+    async def through_another() -> int:
+        return await inv.memo("other", Counter().number)
+
+    assert await inv.memo("outer", through_another) == 1
+
+
 async def test_a_memo_belongs_to_the_handler() -> None:  # M-7
     run, made = run_of(), [1]
 

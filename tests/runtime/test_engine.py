@@ -417,13 +417,16 @@ async def test_observers_are_told_in_order_after_it_is_durable(system: VirtualSy
         assert [event.at_us for event in events] == sorted(event.at_us for event in events)
 
 
+@pytest.mark.parametrize("error", [ValueError(), asyncio.CancelledError(), GeneratorExit(), SystemExit(3)])
 @virtually
-async def test_an_observer_that_raises_changes_nothing(system: VirtualSystem, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_observer_that_raises_changes_nothing(
+    system: VirtualSystem, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
     """R-15: nor does it keep the others from being told."""
     events = Events()
 
     def broken(event: object) -> None:
-        raise ValueError("broken observer")
+        raise error
 
     pipeline = waits(Gate())
     async with World(system).engine(app(pipeline), observers=[broken, events]) as engine:

@@ -13,6 +13,7 @@ from perdure import (
     Canceled,
     Fail,
     Failed,
+    FailedInvocation,
     InvalidRun,
     Invocation,
     Pipeline,
@@ -299,6 +300,94 @@ async def test_a_state_the_run_cannot_have_is_not_guessed(system: VirtualSystem)
     async with world.engine(app(version(3), build="3")) as engine:
         assert isinstance(await engine.result(run.id), Succeeded)
         assert seen == ["called by 2", "called by 3", "substitute of x"]
+
+
+@pytest.mark.parametrize(
+    "error", [asyncio.CancelledError(), GeneratorExit(), SystemExit(3), StopIteration(), Fail("no")]
+)
+@pytest.mark.parametrize("where", ["condition", "output", "failure output"])
+@virtually
+async def test_whatever_a_pure_function_raises_makes_its_run_invalid_and_harms_no_other(
+    system: VirtualSystem, where: str, error: BaseException
+) -> None:
+    """E-12, M-13, D-3: raised in the engine's own code, some of these would end more than the run."""
+
+    def raises(asked: bool) -> bool:
+        if asked:
+            raise error
+        return True
+
+    def when(inv: Inv) -> bool:
+        return raises(where == "condition" and inv.input == "bad")
+
+    def output(inv: Inv) -> None:
+        raises(where == "output" and inv.input == "bad")
+
+    def failure_output(inv: FailedInvocation[str, object]) -> bool:
+        return raises(where == "failure output" and inv.input == "bad")
+
+    @step("one/v1", when=when)
+    async def one(inv: Inv) -> None:
+        if where == "failure output" and inv.input == "bad":
+            raise Fail("as planned")
+
+    pipeline: Line = Pipeline(
+        id="line", input=str, deps=object, steps=(one,), output=output, failure_output=failure_output
+    )
+    async with World(system).engine(app(pipeline)) as engine:
+        bad, good = await engine.submit(pipeline, "bad"), await engine.submit(pipeline, "good")
+        with pytest.raises(InvalidRun) as caught:
+            await bad.result()
+        assert caught.value.reason == ("condition-raised" if where == "condition" else "output-raised")
+        assert type(error).__name__ in caught.value.detail
+        assert isinstance(await good.result(), Succeeded)
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (ValueError("no substitute today"), "no substitute today"),
+        (Fail("not for a substitute to say"), "not for a substitute to say"),
+        (SystemExit(3), "SystemExit"),
+        (3, "expected str, got int"),
+        ("deps", "pure"),
+    ],
+    ids=str,
+)
+@virtually
+async def test_a_substitute_that_cannot_be_had_is_no_answer_of_the_handler(
+    system: VirtualSystem, broken: object, said: str
+) -> None:
+    """M-14, D-1: a pure function that raises, or makes no such state, is a mistake in the deployment."""
+
+    def substitute(inv: Inv) -> str:
+        if isinstance(broken, BaseException):
+            raise broken
+        return str(inv.deps) if broken == "deps" else cast(str, broken)
+
+    def never(inv: Inv) -> bool:
+        return False
+
+    @step("maybe/v1", when=never, if_skipped=substitute)
+    async def maybe(inv: Inv) -> str:
+        return "state"
+
+    calls: list[int] = []
+
+    @step("one/v1", needs=(maybe,))
+    async def one(inv: Inv) -> None:
+        calls.append(inv.attempt)
+        inv[maybe]
+
+    pipeline = line(maybe, one)
+    async with World(system).engine(app(pipeline)) as engine:
+        run = await engine.submit(pipeline, "x")
+        with pytest.raises(InvalidRun, match="maybe/v1") as caught:
+            await run.result()
+        assert caught.value.reason == "contract-broken"
+        assert said in caught.value.detail
+        await system.sleep(10_000)
+        assert calls == [1]
 
 
 @virtually

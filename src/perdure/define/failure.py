@@ -67,7 +67,7 @@ def describe(error: BaseException, limit: int = MESSAGE_LIMIT_BYTES) -> str:
     parts += [f"- {_named_text(member, limit)}" for member in members[:_GROUP_LIMIT]]
     if len(members) > _GROUP_LIMIT:
         parts.append(f"- and {len(members) - _GROUP_LIMIT} more")
-    cause = error.__cause__
+    cause = _exception(error, "__cause__")
     if cause is not None and cause is not error:
         parts.append(f"caused by {_named_text(cause, limit)}")
     return "\n".join(parts)
@@ -105,11 +105,14 @@ def _type_name(value: object) -> str:
 
 
 def _members(error: BaseException) -> Sequence[BaseException]:
-    return cast("BaseExceptionGroup[BaseException]", error).exceptions if isinstance(error, BaseExceptionGroup) else ()
+    if not isinstance(error, BaseExceptionGroup):
+        return ()
+    members = _attribute(cast(object, error), "exceptions")
+    return cast("Sequence[BaseException]", members) if isinstance(members, tuple) else ()
 
 
 def _notes(error: BaseException, limit: int) -> list[str]:
-    notes = getattr(error, "__notes__", None)
+    notes = _attribute(error, "__notes__")
     if not isinstance(notes, (list, tuple)):  # nothing promises that it is one
         return []
     return [_text(note, limit) for note in cast("Sequence[object]", notes)[:_GROUP_LIMIT]]
@@ -122,10 +125,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     while at is not None and id(at) not in seen and len(seen) < _CHAIN_LIMIT:
         yield at
         seen.add(id(at))
-        if at.__cause__ is not None or at.__suppress_context__:
-            at = at.__cause__
-        else:
-            at = at.__context__
+        cause = _exception(at, "__cause__")
+        at = cause if cause is not None or at.__suppress_context__ else _exception(at, "__context__")
 
 
 def _detail(error: BaseException) -> tuple[FailureKind | None, str | None]:
@@ -148,8 +149,15 @@ def _reason(carrier: object) -> str | None:
     return bounded(reason, _LABEL_LIMIT_BYTES) or None if isinstance(reason, str) else None
 
 
+def _exception(error: BaseException, name: str) -> BaseException | None:
+    found = _attribute(error, name)
+    return found if isinstance(found, BaseException) else None
+
+
 def _attribute(carrier: object, name: str) -> object:
     try:
         return getattr(carrier, name, None)
-    except Exception:  # a property of somebody else's
+    except BaseException as broken:  # a property of somebody else's
+        if isinstance(broken, KeyboardInterrupt):
+            raise
         return None

@@ -20,6 +20,7 @@ from perdure.define.signals import (
     UndeclaredNeed,
     UnreadablePayload,
     UnusableMemo,
+    UnusableSubstitute,
 )
 from perdure.define.step import ErasedStep, Optional, Step
 from perdure.errors import DefinitionError, PayloadError
@@ -84,6 +85,12 @@ def unwind_key(run_id: str, step_id: str) -> str:
     return f"{run_id}/undo/{step_id}"
 
 
+class _MemoLock(asyncio.Lock):
+    """Held while a memo is made, by the task that makes it: one of its own that asks for it would wait for itself."""
+
+    owner: asyncio.Task[Any] | None = None
+
+
 class Invocation(Generic[In_co, D_co]):
     """One attempt, as its handler sees it. What it hands out belongs to the handler alone [M-7].
 
@@ -102,7 +109,7 @@ class Invocation(Generic[In_co, D_co]):
         self.attempt = attempt
         self._input: Any = _UNREAD
         self._states: dict[str, Any] | None = None
-        self._locks: dict[str, asyncio.Lock] | None = None
+        self._locks: dict[str, _MemoLock] | None = None
         self.broken: BrokenContract | None = None
 
     @property
@@ -163,7 +170,7 @@ class Invocation(Generic[In_co, D_co]):
             return cast(S, found)
         if step.if_skipped is None:
             raise self._broken(MissingState(self._reader(), step.id))
-        return cast(S, step.if_skipped(PureInvocation(self._source, step)))
+        return cast(S, self._substitute(step, step.if_skipped))
 
     @overload
     def get(self, step: Step[In_co, D_co, S], /) -> S | None: ...
@@ -204,22 +211,47 @@ class Invocation(Generic[In_co, D_co]):
     async def _memo(self, name: str, function: AnyFunction, codec: AnyCodec) -> object:
         if self._locks is None:
             self._locks = {}
-        async with self._locks.setdefault(name, asyncio.Lock()):
-            recorded = self._recorded(name)
-            if recorded is None:
-                value = function()
-                if inspect.isawaitable(value):
-                    value = await value
-                try:
-                    recorded = codec.encode(value)
-                    await self._source.memo(self.step_id, self.phase, name, recorded)
-                except PayloadError as error:
-                    raise self._broken(UnusableMemo(f"memo {name!r} of {self._reader()}: {error}")) from error
-            return self._decode(codec, recorded, f"memo {name!r}")
+        lock = self._locks.setdefault(name, _MemoLock())
+        if lock.owner is not None and lock.owner is asyncio.current_task():
+            raise self._broken(UnusableMemo(f"memo {name!r} of {self._reader()} asks for itself"))
+        async with lock:
+            lock.owner = asyncio.current_task()
+            try:
+                return await self._remembered(name, function, codec)
+            finally:
+                lock.owner = None
+
+    async def _remembered(self, name: str, function: AnyFunction, codec: AnyCodec) -> object:
+        recorded = self._recorded(name)
+        if recorded is None:
+            value = function()
+            if inspect.isawaitable(value):
+                value = await value
+            try:
+                recorded = codec.encode(value)
+                await self._source.memo(self.step_id, self.phase, name, recorded)
+            except PayloadError as error:
+                raise self._broken(UnusableMemo(f"memo {name!r} of {self._reader()}: {error}")) from error
+        return self._decode(codec, recorded, f"memo {name!r}")
 
     def of_step_called(self, step: ErasedStep, /) -> AnyFunction:
         """What a call of a step does; only a fake invocation lets it run."""
         raise self._broken(StepCalled(self._reader(), step.id))
+
+    def _substitute(self, step: Step[Any, Any, Any], if_skipped: AnyFunction) -> object:
+        """What `if_skipped` makes for a step without state; a copy of its own, as a committed state would be [M-7]."""
+        pure: PureInvocation[Any, Any] = PureInvocation(self._source, step)
+        try:
+            value = step.codec.decode(step.codec.encode(if_skipped(pure)))
+        except BaseException as error:  # whatever it raises, the handler is not to blame
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            said = str(error) if isinstance(error, PayloadError) else f"it raised {type(error).__name__}: {error}"
+            problem = f"the `if_skipped` of step {step.id!r} makes no state for {self._reader()}: {said}"[:1000]
+            raise self._broken(pure.broken or UnusableSubstitute(problem)) from error
+        if pure.broken is not None:
+            raise self._broken(pure.broken)
+        return value
 
     def _recorded(self, name: str) -> Encoded | None:
         return self._source.memo_bytes(self.step_id, "forward", name)

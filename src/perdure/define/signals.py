@@ -8,7 +8,13 @@ from perdure.core.facts import FailureKind
 from perdure.errors import PayloadError
 
 BrokenReason: TypeAlias = Literal[
-    "state-missing", "need-undeclared", "step-called", "memo-unusable", "function-impure", "payload-unreadable"
+    "state-missing",
+    "need-undeclared",
+    "step-called",
+    "memo-unusable",
+    "function-impure",
+    "substitute-unusable",
+    "payload-unreadable",
 ]
 
 
@@ -100,6 +106,12 @@ class ImpureFunction(BrokenContract):
 
     def __init__(self, reader: str, attribute: str) -> None:
         super().__init__(f"{reader}: conditions and outputs are pure; `inv.{attribute}` is for handlers only")
+
+
+class UnusableSubstitute(BrokenContract):
+    """The `if_skipped` of a step raised, or made what cannot be a state of that step [M-14]."""
+
+    reason = "substitute-unusable"
 
 
 class UnreadablePayload(BrokenContract):

@@ -200,7 +200,9 @@ class LiveRun:
         value: Any = None
         try:
             value = function(inv)
-        except Exception as error:  # a pure function that raises makes the run invalid, whatever it raises
+        except BaseException as error:  # a pure function that raises makes the run invalid, whatever it raises
+            if isinstance(error, KeyboardInterrupt):
+                raise
             if inv.broken is None:
                 raise Unplannable(reason, f"{what} raised {type(error).__name__}: {error}"[:1000]) from error
         if inv.broken is not None:
