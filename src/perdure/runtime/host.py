@@ -173,5 +173,7 @@ class Host:
         for observer in self.observers:
             try:
                 observer(event)
-            except Exception:
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt):
+                    raise
                 logger.exception("an observer failed on %s", kind)
