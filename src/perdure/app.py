@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import inspect
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TypeVar
 
 from perdure.core.durations import Duration, duration_us
 from perdure.core.retry import Retry
+from perdure.define.functions import name_of
+from perdure.define.names import name_problem
 from perdure.define.pipeline import AnyPipeline, Bound
 from perdure.errors import DefinitionError
 from perdure.ports.clock import System
@@ -20,6 +23,8 @@ from perdure.runtime.engine import Engine
 from perdure.runtime.host import Middleware, Options
 from perdure.runtime.system import RealSystem
 from perdure.storage import open_store
+
+F = TypeVar("F")
 
 DEFAULT_STORE = "sqlite:///perdure.db"
 
@@ -68,6 +73,10 @@ class App:
                 raise DefinitionError(f"pipeline {bound.pipeline.id!r} is bound twice in this app")
             self.pipelines[bound.pipeline.id] = bound.pipeline
             self._bound[bound.pipeline.id] = bound
+        if store is not None and not isinstance(store, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # see above
+            raise DefinitionError(f"App(store=...) must be a URL, not {type(store).__name__}")
+        if retry is not None and not isinstance(retry, Retry):  # pyright: ignore[reportUnnecessaryIsInstance]  # see above
+            raise DefinitionError(f"App(retry=...) must be a Retry, not {type(retry).__name__}")
         self.store_url = store or os.environ.get("PERDURE_STORE") or DEFAULT_STORE
         self.concurrency = _at_least_one("concurrency", concurrency)
         self._threads = _at_least_one("threads", threads)
@@ -76,15 +85,17 @@ class App:
         self._timeout_s = None if timeout is None else _seconds("timeout", timeout)
         self._drain_timeout_s = _seconds("drain_timeout", drain_timeout, zero=True)
         self._block_limit_s = _seconds("block_limit", block_limit)
-        self._middleware = tuple(middleware)
-        self._observers = tuple(observers)
-        self._build = build
+        self._middleware = _functions("middleware", middleware)
+        self._observers = _functions("observers", observers, plain=True)
+        self._build = _build_id("App(build=...)", build) if build not in (None, "") else None
 
     @property
     def build(self) -> str:
         """See the argument of this name."""
-        given = self._build if self._build is not None else os.environ.get("PERDURE_BUILD")
-        return given or _source_digest(self.pipelines)
+        if self._build is not None:
+            return self._build
+        given = os.environ.get("PERDURE_BUILD")
+        return _build_id("PERDURE_BUILD", given) if given else _source_digest(self.pipelines)
 
     @asynccontextmanager
     async def engine(
@@ -153,7 +164,7 @@ class App:
             retry=self._retry,
             timeout_s=self._timeout_s,
             middleware=self._middleware,
-            observers=(*self._observers, *observers),
+            observers=(*self._observers, *_functions("observers", observers, plain=True)),
             drain_timeout_s=self._drain_timeout_s
             if drain_timeout is None
             else _seconds("drain_timeout", drain_timeout, zero=True),
@@ -196,6 +207,26 @@ def _at_least_one(name: str, value: int) -> int:
     if type(value) is not int or value < 1:
         raise DefinitionError(f"App({name}=...) must be a whole number of at least one, not {value!r}")
     return value
+
+
+def _functions(name: str, given: Sequence[F], *, plain: bool = False) -> tuple[F, ...]:
+    """The functions given, known to be callable; `plain`: and not `async`, since nobody would await them."""
+    if isinstance(given, str) or not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # see App
+        raise DefinitionError(f"App({name}=...) must be a sequence of functions, not {given!r}"[:300])
+    for function in given:
+        if not callable(function):
+            raise DefinitionError(f"App({name}=...) must hold a function, not {function!r}"[:300])
+        if plain and (inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)):
+            raise DefinitionError(f"App({name}=...): {name_of(function)} is async; it must be a plain `def`")
+    return tuple(given)
+
+
+def _build_id(what: str, build: str | None) -> str:
+    """It stands in facts, so it has to be text that can be stored."""
+    problem = name_problem(build)
+    if problem is not None:
+        raise DefinitionError(f"{what} {problem}: {ascii(build)[:80]}")
+    return str(build)
 
 
 def _seconds(name: str, value: Duration, *, zero: bool = False) -> float:
