@@ -7,17 +7,15 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Never, TypeAlias, TypeVar, assert_never
 
-from perdure.core import admission
 from perdure.core.check import CheckReport
 from perdure.core.durations import Duration
 from perdure.core.explain import Explanation, explain
-from perdure.core.facts import RunCancelRequested, RunHeld, RunReleased, RunSubmitted
+from perdure.core.facts import RunSubmitted
 from perdure.core.future import Candidate
 from perdure.core.journal import decode_facts
 from perdure.core.lock import Lock
 from perdure.core.projection import Projection
 from perdure.core.reducer import fold
-from perdure.core.topology import Topology
 from perdure.define.locking import candidates_of
 from perdure.define.pipeline import AnyPipeline, Pipeline
 from perdure.define.result import Result
@@ -48,10 +46,10 @@ from perdure.runtime.entering import SubmitOptions, submission
 from perdure.runtime.indexing import facts_state, new_run, standing_at
 from perdure.runtime.info import GcReport, RecordedFact, RunInfo, VerifyReport, info_of
 from perdure.runtime.loading import projected
-from perdure.runtime.outside import OUTSIDE, Ask, Verdict, admit, resolution
-from perdure.runtime.registry import current
+from perdure.runtime.operating import Operator
+from perdure.runtime.outside import OUTSIDE
 from perdure.runtime.results import result_of
-from perdure.runtime.run import UNSET, Run
+from perdure.runtime.run import Run
 from perdure.runtime.waiters import Waiters
 
 In = TypeVar("In")
@@ -62,7 +60,7 @@ Deployments: TypeAlias = list[Deployment]
 Deploys: TypeAlias = list[Deploy]
 
 
-class Client:
+class Client(Operator):
     """Everything one can do with runs but execute them. Made by `App.client`, `App.engine` or `connect`.
 
     All methods may raise `StoreUnavailable`: try again, nothing was lost.
@@ -352,66 +350,7 @@ class Client:
             return pipelines.candidates()
         return candidates_of(self._pipelines if pipelines is None else {each.id: each for each in pipelines})
 
-    # --- operate
-
-    async def cancel(self, run_id: str, *, reason: str = "canceled", actor: str = "") -> None:
-        """Ask for a run to be canceled; durable when this returns, the first request wins [R-12].
-
-        Raises:
-            NotFound: there is no such run.
-            KeyTaken: the run has ended.
-        """
-        fact = RunCancelRequested(check_text("actor", actor), check_name("reason", reason))
-        await self._admit(run_id, lambda p: admission.admit_cancel(p, fact))
-
-    async def hold(self, run_id: str, *, reason: str = "operator", note: str = "", actor: str = "") -> None:
-        """Start no new attempt of a run until it is released; a running attempt ends and is recorded [R-17]."""
-        fact = RunHeld(check_text("actor", actor), check_name("reason", reason), check_text("note", note))
-        await self._admit(run_id, lambda p: admission.admit_hold(p, fact))
-
-    async def release(self, run_id: str, *, note: str = "", actor: str = "") -> None:
-        """Let a held run go on; a bounded retry policy counts from zero again [R-17].
-
-        Raises:
-            NotAllowed: the run is not held.
-        """
-        fact = RunReleased(check_text("actor", actor), check_text("note", note))
-        await self._admit(run_id, lambda p: admission.admit_release(p, fact))
-
-    async def retry(self, run_id: str, *, note: str = "", actor: str = "") -> None:
-        """Go on now, whatever the run waits for: a backoff, a hold, or another deployment [R-17, D-2]."""
-        fact = RunReleased(check_text("actor", actor), check_text("note", note))
-        await self._admit(run_id, lambda p: admission.admit_retry(p, fact))
-
-    async def resolve(
-        self,
-        run_id: str,
-        step: str | None = None,
-        *,
-        value: object = UNSET,
-        skip: bool = False,
-        fail: str | None = None,
-        note: str = "",
-        actor: str = "",
-    ) -> None:
-        """Resolve the next operation of a run: with a value, as skipped, or as failed. A running attempt is fenced.
-
-        Args:
-            step: the step it must be of; None: whichever is next.
-            value: the step's state (or, while unwinding, anything: the effect counts as undone); `msgspec.Raw` holds
-                JSON that is decoded and checked first.
-            fail: why.
-
-        Raises:
-            PayloadError: the value does not fit the step's state type.
-            NotAllowed: nothing is left to resolve, or another step is next.
-            KeyTaken: the run has ended.
-        """
-        verdict = Verdict(step, value, skip, fail, note, actor)
-        verdict.check()
-        topology = await self._topology((await self._load(run_id)).row.run.pipeline)
-        known, limit = self._pipelines, self._payload_limit
-        await self._admit(run_id, lambda p: resolution(p, topology, known, verdict, self._system.now_us(), limit))
+    # --- keep
 
     async def verify(
         self, run_id: str | None = None, *, repair: bool = False, progress: Callable[[int, int], None] | None = None
@@ -464,24 +403,11 @@ class Client:
 
     # --- inside
 
-    async def _admit(self, run_id: str, ask: Ask) -> None:
-        """A fact from outside, durable when this returns, and then told [J-6, R-16]."""
-        await admit(self._store, self._system, check_name("run id", run_id), ask, self._notify)
-
     async def _load(self, run_id: str) -> LoadedRun:
         loaded = await self._store.load(check_name("run id", run_id))
         if loaded is None:
             raise NotFound(f"there is no run {run_id!r}")
         return loaded
-
-    async def _topology(self, pipeline: str) -> Topology:
-        found = await current(self._store, pipeline)
-        known = self._pipelines.get(pipeline)
-        if found is not None:
-            return found[0]
-        if known is not None:
-            return known.topology
-        raise NotFound(f"no topology of pipeline {pipeline!r} is registered in this store")
 
     def _is_live(self, run_id: str) -> bool:
         """Whether the run is owned in this process, so that its end will be told."""

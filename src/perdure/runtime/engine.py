@@ -104,6 +104,7 @@ class Engine(Client):
             line = Line(pipeline, topology, generation, deps.get(pipeline.id), self._retry, self._timeout_s)
             host.lines[pipeline.id] = line
             await self._store.wake_invalid(pipeline.id, generation, host.options.build, now_us)
+        await self._on_holds()
         taken = await self._store.take_over(now_us)
         if taken:
             logger.info("%d runs of a former owner are due", taken)
@@ -195,8 +196,8 @@ class Engine(Client):
         """With a free place the submission carries claim and first reservation in one append [J-12]."""
         host, claimer = self._host, self._claimer
         line = host.lines.get(pipeline.id)
-        delayed = submitted.start_at_us > self._system.now_us()
-        if line is None or delayed or host.draining or claimer.backlog or claimer.free <= 0:
+        waits = submitted.start_at_us > self._system.now_us() or pipeline.id in host.held
+        if line is None or waits or host.draining or claimer.backlog or claimer.free <= 0:
             run_id, created = await super()._enter(pipeline, submitted)
             if created:
                 claimer.due_at(submitted.start_at_us)
@@ -211,6 +212,14 @@ class Engine(Client):
 
     def _is_live(self, run_id: str) -> bool:
         return run_id in self._host.live
+
+    async def _on_holds(self) -> None:
+        """Take note of the pipelines that are held now [R-17]."""
+        host = self._host
+        held = frozenset(hold.pipeline for hold in await self._store.pipeline_holds())
+        if held != host.held:
+            host.held = held
+            self._claimer.due_at(0)
 
     def _is_judging(self, state: IndexState) -> bool:
         return state.due_us is not None and state.due_us <= self._system.now_us() and not self._host.draining
@@ -228,7 +237,7 @@ class Engine(Client):
         self._claimer.due_at(0)
         self._waiters.wake_all()
         self._unseen = True
-        if self._host.live and not self._looking:
+        if not self._looking:
             self._looking = True
             self._spawn(self._look_for_attention())
 
@@ -240,6 +249,7 @@ class Engine(Client):
         self._looking = False
 
     async def _notice_outside(self) -> None:
+        await self._on_holds()
         for run_id in await self._store.attention():
             live = self._host.live.get(run_id)
             if live is not None:

@@ -50,6 +50,7 @@ class Host:
 
     Attributes:
         draining: no attempt is reserved any more [R-6].
+        held: pipelines in which no attempt is reserved, as far as is known here [R-17].
         stopped: the store is closed or about to be.
         live: the runs this engine owns or is about to, by id.
         context: what handlers see of context variables: those of whoever opened the engine, never a submitter's, which
@@ -80,6 +81,7 @@ class Host:
         self.lines: dict[str, Line] = {}
         self.live: dict[str, LiveRun] = {}
         self.draining = False
+        self.held: frozenset[str] = frozenset()
         self.stopped = False
         self.judged: dict[str, int] = {}
         self._trouble: dict[str, tuple[int, int]] = {}
@@ -154,7 +156,8 @@ class Host:
 
     def setting(self, live: LiveRun, now_us: int) -> Setting:
         """What planning is told."""
-        return Setting(now_us, not self.draining, self.system.chance(), live.line.policy, live, live.token)
+        may_start = not self.draining and live.line.id not in self.held
+        return Setting(now_us, may_start, self.system.chance(), live.line.policy, live, live.token)
 
     def emit(
         self,

@@ -11,12 +11,12 @@ from perdure.core import admission
 from perdure.core.facts import Fact
 from perdure.core.projection import Projection
 from perdure.core.reconciler import reconcile
-from perdure.core.reducer import fold
+from perdure.core.reducer import fold_all
 from perdure.core.topology import Topology
 from perdure.define.pipeline import AnyPipeline
 from perdure.errors import InvalidArgument, KeyTaken, NotAllowed, NotFound, PayloadError
 from perdure.ports.clock import System
-from perdure.ports.store import Committed, Conflict, Store
+from perdure.ports.store import Committed, Conflict, RunRow, Store
 from perdure.runtime.appending import append_and_tell, seal
 from perdure.runtime.arguments import check_text
 from perdure.runtime.indexing import facts_state
@@ -29,11 +29,25 @@ OUTSIDE = 0
 Ask = Callable[[Projection], admission.Admission]
 
 
-async def admit(store: Store, system: System, run_id: str, ask: Ask, tell: Callable[[str], None]) -> None:
+async def admit(
+    store: Store,
+    system: System,
+    run_id: str,
+    ask: Ask,
+    tell: Callable[[str], None],
+    *,
+    permit: Callable[[RunRow], None] | None = None,
+    dry_run: bool = False,
+) -> bool:
     """Load, ask, append; again if somebody appended first, without limit. A duplicate is not written [J-4].
 
     Args:
         tell: called with the run id when something was written, whatever has become of the caller [R-16].
+        permit: raises where the run's index row forbids it.
+        dry_run: ask only.
+
+    Returns:
+        Whether anything was written, or would have been.
 
     Raises:
         NotFound: there is no such run.
@@ -45,12 +59,15 @@ async def admit(store: Store, system: System, run_id: str, ask: Ask, tell: Calla
         if loaded is None:
             raise NotFound(f"there is no run {run_id!r}")
         p = await projected(store, loaded)
+        if permit is not None:
+            permit(loaded.row)
         match ask(p):
-            case admission.Admitted(fact):
-                if await _append(store, system, p, fact, loaded.row.state.build, tell):
-                    return
+            case admission.Admitted(fact, more):
+                facts = [fact, *more]
+                if dry_run or await _append(store, system, p, facts, loaded.row.state.build, tell):
+                    return True
             case admission.Duplicate():
-                return
+                return False
             case admission.Taken(key, problem):
                 raise KeyTaken(f"run {run_id}: {problem}", key)
             case admission.NotPermitted(problem):
@@ -60,13 +77,14 @@ async def admit(store: Store, system: System, run_id: str, ask: Ask, tell: Calla
 
 
 async def _append(
-    store: Store, system: System, p: Projection, fact: Fact, judged_by: str, tell: Callable[[str], None]
+    store: Store, system: System, p: Projection, facts: list[Fact], judged_by: str, tell: Callable[[str], None]
 ) -> bool:
-    """Append one fact. A run that was judged invalid stays known as such: its open attempt was not lost [D-2, M-17]."""
+    """Append facts. A run that was judged invalid stays known as such: its open attempt was not lost [D-2, M-17]."""
     now_us = system.now_us()
-    fold(p, fact, now_us)
-    append = seal(p, [fact], now_us, system.append_id(), OUTSIDE)
-    append.index = msgspec.structs.replace(facts_state(p, now_us), build=judged_by)
+    fold_all(p, facts, now_us)
+    append = seal(p, facts, now_us, system.append_id(), OUTSIDE)
+    build = judged_by if p.ended is None else ""
+    append.index = msgspec.structs.replace(facts_state(p, now_us), build=build)
     result = await append_and_tell(store, append, tell)
     if isinstance(result, (Committed, Conflict)):
         return isinstance(result, Committed)

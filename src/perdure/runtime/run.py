@@ -88,6 +88,10 @@ class Run(Generic[Out_co]):
         """See `Client.resolve`."""
         await self._client.resolve(self.id, step, value=value, skip=skip, fail=fail, note=note, actor=actor)
 
+    async def abandon(self, *, note: str = "", actor: str = "", force: bool = False) -> None:
+        """See `Client.abandon`."""
+        await self._client.abandon(self.id, note=note, actor=actor, force=force)
+
     async def explain(self) -> Explanation:
         """See `Client.explain`."""
         return await self._client.explain(self.id)
