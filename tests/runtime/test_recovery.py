@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from perdure import Canceled, StoreUnavailable, Succeeded, step
+from perdure import Canceled, Engine, Retry, StoreUnavailable, Succeeded, step
 from perdure.core.facts import OperationReserved
 from perdure.testing.clock import VirtualSystem
 from tests.runtime.lab import Failing, Gate, Inv, Line, World, app, line, names, until, virtually
@@ -176,3 +176,41 @@ async def test_a_cancel_is_noticed_although_the_first_look_failed(system: Virtua
         failing(world).plan("attention", StoreUnavailable("no answer"), Bug("once"))
         await client.cancel(run.id, actor="me")
         assert isinstance(await run.result(timeout=120), Canceled)
+
+
+@pytest.mark.parametrize("poison_s", [0, 5, 15])
+@virtually
+async def test_an_operation_that_kills_its_worker_takes_no_other_along(system: VirtualSystem, poison_s: float) -> None:
+    """M-5: one poison among twenty long steps. It is held after five losses; all the others finish, at their pace."""
+    world = World(system)
+    deaths: list[int] = []
+    died = asyncio.Event()
+    engines: list[Engine] = []
+
+    @step("long/v1")
+    async def long(inv: Inv) -> None:
+        if inv.input == "poison":
+            await system.sleep(poison_s)
+            deaths.append(world.now_us())
+            engines[-1].abort()
+            died.set()
+        await system.sleep(60)
+
+    pipeline = line(long)
+    patient = app(pipeline, retry=Retry())
+    async with world.client(patient) as client:
+        runs = [await client.submit(pipeline, "poison" if n == 7 else "harmless") for n in range(20)]
+        while len(deaths) < 5:
+            async with world.engine(patient) as engine:
+                engines.append(engine)
+                died.clear()
+                await died.wait()
+        async with world.engine(patient) as engine:
+            info = await until(await engine.run(runs[7].id), "held")
+            assert info.reason == "lost-attempts"
+            for n, run in enumerate(runs):
+                if n != 7:
+                    assert isinstance(await engine.result(run.id), Succeeded)
+            await engine.idle()
+        assert len(deaths) == 5
+        assert world.now_us() < 3600 * 1_000_000

@@ -209,7 +209,7 @@ class Claimer:
             return None
         live = LiveRun(host, line, p, p.submitted)
         live.snapshot_version = loaded.snapshot.version if loaded.snapshot is not None else 0
-        return live
+        return live if host.suspects.admits(live) else None
 
     async def _judge_unregistered(self, p: Projection, loaded: LoadedRun) -> None:
         """No app here knows the pipeline: invalid, until one does [D-1]."""

@@ -105,6 +105,8 @@ async def apply(host: Host, live: LiveRun, plan: Plan, now_us: int) -> RunOp | U
     if plan.rest is None:
         append = seal(p, plan.facts, now_us, host.system.append_id(), p.token)
         _check(await host.store.append(append))
+        if host.suspects.any:
+            host.suspects.cleared(live)
         if worth_a_snapshot(p, live.snapshot_version, released=False):
             _snapshot(host, live)
         if host.observers:

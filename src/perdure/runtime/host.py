@@ -16,6 +16,7 @@ from perdure.ports.clock import System
 from perdure.ports.observer import Event, EventKind, Observer
 from perdure.ports.store import LoadedRun, Store
 from perdure.runtime.line import Line
+from perdure.runtime.suspects import Suspects
 from perdure.runtime.threads import Threads
 from perdure.runtime.waiters import Waiters
 
@@ -85,6 +86,7 @@ class Host:
         self.stopped = False
         self.judged: dict[str, int] = {}
         self._trouble: dict[str, tuple[int, int]] = {}
+        self.suspects = Suspects(loop, lambda: self.on_released(self.system.now_us()))
         self.on_released: Callable[[int | None], None] = lambda _due_us: None
         self.on_deadline: Callable[[str], None] = lambda _run_id: None
 
@@ -100,6 +102,7 @@ class Host:
             del self.live[live.p.run_id]
             if live.deadline is not None:
                 live.deadline.cancel()
+            self.suspects.cleared(live)
             self.on_released(due_us)
 
     async def load(self, run_id: str) -> LoadedRun | None:
@@ -133,7 +136,8 @@ class Host:
     def avoided(self, now_us: int) -> set[str]:
         """Runs to be left alone now; the store may call them due."""
         trouble = self._trouble
-        return {run_id for run_id, (_, until_us) in trouble.items() if until_us > now_us or run_id in self.live}
+        left = {run_id for run_id, (_, until_us) in trouble.items() if until_us > now_us or run_id in self.live}
+        return left | self.suspects.waiting
 
     def rested(self, run_id: str, *, invalid: bool) -> None:
         """A run rests in good order; what is remembered of its troubles is not needed any more."""
