@@ -157,7 +157,7 @@ async def fork(path: str) -> None:
     warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of exactly this
     async with app.engine(store=SqliteStore(path), drain_timeout=0) as engine:
         waiting = await engine.submit(patient, "x")
-        before = await engine.submit(work, "before")
+        before = await engine.submit(big, "before")
         child = os.fork()
         if child == 0:
             try:
@@ -167,7 +167,7 @@ async def fork(path: str) -> None:
                 say("child", type(error).__name__, "forked" in str(error))
             os._exit(0)
         await asyncio.to_thread(os.waitpid, child, 0)
-        after = await engine.submit(work, "after")
+        after = await engine.submit(big, "after")
         for run in (before, after):
             say(type(await run.result(timeout=30)).__name__)
         await waiting.cancel()
