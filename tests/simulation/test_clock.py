@@ -112,6 +112,24 @@ def test_an_engine_that_waits_for_ever_meets_the_limit() -> None:
         run_virtual(main, limit=timedelta(days=10))
 
 
+def test_callbacks_that_wake_each_other_for_ever_are_named() -> None:
+    async def spins() -> None:
+        loop = asyncio.get_running_loop()
+
+        def again() -> None:
+            loop.call_soon(again)
+
+        again()
+        await loop.create_future()
+
+    loop = VirtualLoop(patience=1_000)
+    with (
+        pytest.raises(Stuck, match=r"time stands still(?s:.)*test_clock\.py"),
+        asyncio.Runner(loop_factory=lambda: loop) as runner,
+    ):
+        runner.run(spins())
+
+
 def test_time_waits_for_threads() -> None:
     async def main(system: VirtualSystem) -> tuple[int, int]:
         loop = asyncio.get_running_loop()

@@ -173,22 +173,24 @@ class _JumpingSelector(selectors.BaseSelector):
 class VirtualSystem:
     """A `System` of virtual time and seeded chance. Several may share a loop, as processes share a world.
 
-    Args:
+    Attributes:
         loop: gives the time.
+
+    Args:
         seed: decides ids and chance; systems of one loop need different seeds.
         skew_us: how far this process's clock is off, in microseconds. May be set at any time, as a clock may jump:
             timers of the loop do not notice, as those of a real one would not.
     """
 
     def __init__(self, loop: VirtualLoop, seed: int = 0, *, skew_us: int = 0) -> None:
-        self._loop = loop
+        self.loop = loop
         self._random = random.Random(f"perdure {seed}")
         self._last_us = 0
         self.skew_us = skew_us
 
     def now_us(self) -> int:
         """See `System.now_us`."""
-        return EPOCH_US + self._loop.now_us + self.skew_us
+        return EPOCH_US + self.loop.now_us + self.skew_us
 
     def run_id(self) -> str:
         """See `System.run_id`."""
@@ -213,18 +215,22 @@ class VirtualSystem:
 
 
 def run_virtual(
-    main: Callable[[VirtualSystem], Coroutine[Any, Any, T]], *, seed: int = 0, limit: Duration = DEFAULT_LIMIT
+    main: Callable[[VirtualSystem], Coroutine[Any, Any, T]],
+    *,
+    seed: int = 0,
+    limit: Duration = DEFAULT_LIMIT,
+    patience: int = DEFAULT_PATIENCE,
 ) -> T:
     """Run `main` to its end in virtual time, as `asyncio.run` would in real time; call it where no loop runs.
 
     Args:
         main: an `async def` that takes the `VirtualSystem`; pass that on as `system=` to `App.engine` and others.
         seed: the same seed gives the same ids, and the same run.
-        limit: see `VirtualLoop`.
+        limit, patience: see `VirtualLoop`.
 
     Raises:
         Stuck: nothing can happen any more.
     """
-    loop = VirtualLoop(limit=limit)
+    loop = VirtualLoop(limit=limit, patience=patience)
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         return runner.run(main(VirtualSystem(loop, seed)))

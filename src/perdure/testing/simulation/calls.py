@@ -90,7 +90,7 @@ class Callers:
         how = "done"
         try:
             if self.dice.hit("caller canceled at an await"):
-                await cancelled_at(work(number), self.dice.number(1, 6))
+                await cancelled_at(work(number), self.dice.choice((1, 1, 1, 2, 2, 3, 4, 6)))
             else:
                 await work(number)
         except asyncio.CancelledError:

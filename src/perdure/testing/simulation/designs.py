@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -161,8 +161,8 @@ def _new_step(step: str, others: list[str], dice: Dice) -> StepDesign:
         in_doubt=unwind and dice.maybe(0.4),
         conditional=dice.maybe(0.2),
         settle=dice.maybe(0.2),
-        needs=dice.choice(others) if dice.maybe(0.4) else "",
-        need_is_optional=dice.maybe(0.7),
+        needs=dice.choice(others) if dice.maybe(0.6) else "",
+        need_is_optional=dice.maybe(0.4),
     )
 
 
@@ -178,11 +178,23 @@ class Evolution:
         """The design deployed last."""
         return self.designs[-1]
 
-    def mutate(self, dice: Dice) -> str:
-        """Make the next design by one change; returns the kind of change, which may have changed nothing."""
+    def mutate(self, dice: Dice, stands: Sequence[str], unwinding: Sequence[str]) -> str:
+        """Make the next design by one change; returns the kind of change, which may have changed nothing.
+
+        Args:
+            stands: steps that runs stand at or have just passed; changes there hurt most, so many of them aim there.
+            unwinding: steps whose unwind is under way, likewise.
+        """
         kind = dice.choice(tuple(_MUTATIONS))
+        if unwinding and dice.maybe(0.5):
+            kind, stands = dice.choice(("remove", "toggle unwind")), unwinding
         self.known.update({step.id: step for step in self.now.steps})
-        steps = _MUTATIONS[kind](self, list(self.now.steps), dice)
+        steps = list(self.now.steps)
+        for _ in range(dice.choice((2, 3, 4) if kind == "remove" else (1, 1, 2))):
+            ids = [step.id for step in steps]
+            aims = [step for step in stands if step in ids]
+            at = ids.index(dice.choice(aims)) if aims and dice.maybe(0.6) else dice.number(0, len(ids) - 1)
+            steps = _MUTATIONS[kind](self, steps, at, dice)
         self.designs.append(
             replace(
                 self.now,
@@ -202,10 +214,10 @@ class Evolution:
         self.designs.append(replace(self.now, steps=steps, broken_output=False, broken_condition=False))
 
 
-_Change = Callable[[Evolution, list[StepDesign], Dice], list[StepDesign]]
+_Change = Callable[[Evolution, list[StepDesign], int, Dice], list[StepDesign]]
 
 
-def _insert(_past: Evolution, steps: list[StepDesign], dice: Dice) -> list[StepDesign]:
+def _insert(_past: Evolution, steps: list[StepDesign], _at: int, dice: Dice) -> list[StepDesign]:
     here = [step.id for step in steps]
     free = [step for step in POOL if step not in here]
     if free:
@@ -213,19 +225,19 @@ def _insert(_past: Evolution, steps: list[StepDesign], dice: Dice) -> list[StepD
     return steps
 
 
-def _move(_past: Evolution, steps: list[StepDesign], dice: Dice) -> list[StepDesign]:
-    moved = steps.pop(dice.number(0, len(steps) - 1))
+def _move(_past: Evolution, steps: list[StepDesign], at: int, dice: Dice) -> list[StepDesign]:
+    moved = steps.pop(at)
     steps.insert(dice.number(0, len(steps)), moved)
     return steps
 
 
-def _remove(_past: Evolution, steps: list[StepDesign], dice: Dice) -> list[StepDesign]:
+def _remove(_past: Evolution, steps: list[StepDesign], at: int, _dice: Dice) -> list[StepDesign]:
     if len(steps) > 1:
-        del steps[dice.number(0, len(steps) - 1)]
+        del steps[at]
     return steps
 
 
-def _restore(past: Evolution, steps: list[StepDesign], dice: Dice) -> list[StepDesign]:
+def _restore(past: Evolution, steps: list[StepDesign], _at: int, dice: Dice) -> list[StepDesign]:
     here = {step.id for step in steps}
     gone = [step for step in past.known.values() if step.id not in here]
     if gone:
@@ -233,17 +245,16 @@ def _restore(past: Evolution, steps: list[StepDesign], dice: Dice) -> list[StepD
     return steps
 
 
-def _rollback(past: Evolution, _steps: list[StepDesign], dice: Dice) -> list[StepDesign]:
+def _rollback(past: Evolution, _steps: list[StepDesign], _at: int, dice: Dice) -> list[StepDesign]:
     return list(dice.choice(past.designs).steps)
 
 
-def _code_only(_past: Evolution, steps: list[StepDesign], _dice: Dice) -> list[StepDesign]:
+def _code_only(_past: Evolution, steps: list[StepDesign], _at: int, _dice: Dice) -> list[StepDesign]:
     return steps
 
 
 def _flip(flag: str) -> _Change:
-    def change(_past: Evolution, steps: list[StepDesign], dice: Dice) -> list[StepDesign]:
-        at = dice.number(0, len(steps) - 1)
+    def change(_past: Evolution, steps: list[StepDesign], at: int, _dice: Dice) -> list[StepDesign]:
         step = steps[at]
         match flag:
             case "retired":

@@ -33,6 +33,7 @@ CHANCES: dict[str, float] = {
     "crash after an effect": 0.01,
     "handler slow": 0.30,
     "handler raised": 0.15,
+    "unwind handler raised": 0.25,
     "handler failed": 0.04,
     "handler raised a never-retryable error": 0.03,
     "handler hung": 0.05,

@@ -135,6 +135,8 @@ class History(MemoryData):
         if run is None or run.state is None:
             return
         state = run.state
+        if state.status == "invalid":
+            self.count(state.reason.partition(":")[0].replace("-", " ").replace("safe unwind", "safe"))
         self._demand(run_id, state.status != "corrupt", "J-8", f"the run is quarantined: {state.reason}")
         self._demand(
             run_id, state.token == judge.token, "J-11", f"the index has token {state.token}, not {judge.token}"

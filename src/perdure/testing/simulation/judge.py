@@ -20,6 +20,7 @@ from perdure.core.facts import (
     OperationSucceeded,
     OutcomeCommitted,
     Phase,
+    RunAbandoned,
     RunCancelRequested,
     RunFailed,
     RunHeld,
@@ -54,6 +55,7 @@ class Judge(Ledger):
         self.resolved_at_us: dict[tuple[Phase, str], int] = {}
         self.ended_line = 0
         self.was_invalid = False
+        self.told_us = 0
 
     def blame(self, rule: str, problem: str) -> None:
         """A rule is broken."""
@@ -75,7 +77,7 @@ class Judge(Ledger):
             self.tail, append.first_seq, append.count, append.at_us, append.append_id, bytes(append.facts)
         )
         self.demand(expected == append.hash, "J-11", "the row's hash is wrong")
-        self.tail, self.now_us = append.hash, append.at_us
+        self.tail, self.now_us, self.told_us = append.hash, append.at_us, self.law.now_us()
         outside = append.token == 0 and append.new is None
         for at, fact in enumerate(facts):
             self.seq += 1
@@ -129,6 +131,8 @@ class Judge(Ledger):
                 self._cancel(fact)
             case RunHeld() | RunReleased() | SegmentCompleted() | OutcomeCommitted():
                 pass
+            case RunAbandoned():
+                self.blame("D-7", "nobody gives runs up here")
             case RunSucceeded():
                 self._run_succeeded(fact)
             case RunFailed():

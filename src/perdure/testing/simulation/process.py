@@ -41,6 +41,7 @@ class Process:
         engine: while it serves.
         pipelines: as it has them.
         calls: those that were made inside it, and end with it.
+        up_since_us: when it began to serve.
         refused: somebody else owned the data.
     """
 
@@ -54,6 +55,7 @@ class Process:
         self.engine: Engine | None = None
         self.calls: Tasks = {}
         self.refused = False
+        self.up_since_us = 0
         history = self._history = world.history
         self._leave = asyncio.Event()
         self._settled = asyncio.Event()
@@ -76,6 +78,7 @@ class Process:
         try:
             async with self._app.engine(store=self.store, system=self.clock) as engine:
                 self.engine = engine
+                self.up_since_us = self._history.now_us()
                 self._history.note(f"p{self.number} is up")
                 self._settled.set()
                 await self._leave.wait()

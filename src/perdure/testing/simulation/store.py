@@ -27,7 +27,9 @@ from perdure.ports.store import (
     RunRow,
     Snapshot,
     Store,
+    SubmissionKey,
     Trouble,
+    WaitingRuns,
 )
 from perdure.runtime.loading import project, snapshot_of
 from perdure.storage.memory import MemoryStore
@@ -278,6 +280,22 @@ class FaultyStore:
     async def pipeline_holds(self, *, history: bool = False) -> Sequence[PipelineHold]:
         await self._read()
         return await self._inner.pipeline_holds(history=history)
+
+    async def grant_slots(self, now_us: int, /) -> int:
+        await self._read()
+        return await self._inner.grant_slots(now_us)
+
+    async def waiting_runs(self) -> WaitingRuns:
+        await self._read()
+        return await self._inner.waiting_runs()
+
+    async def claim_key(self, key: SubmissionKey, now_us: int, /) -> SubmissionKey:
+        await self._read()
+        return await self._inner.claim_key(key, now_us)
+
+    async def forget_keys(self, now_us: int, /) -> int:
+        await self._read()
+        return await self._inner.forget_keys(now_us)
 
     async def missing_index(self, limit: int, /) -> Sequence[str]:
         await self._read()

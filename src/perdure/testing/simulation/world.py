@@ -202,7 +202,7 @@ class Seat:
         if phase == "forward" and world.poison == (inv.input.resource, inv.step_id) and not world.healed.is_set():
             self.crash("poison")
             await asyncio.sleep(0)
-        if dice.hit("handler raised"):
+        if dice.hit("handler raised" if phase == "forward" else "unwind handler raised"):
             raise OSError("the world does not answer")
         if dice.hit("crash before an effect"):
             self.crash("before an effect")

@@ -1,0 +1,332 @@
+"""What seeds of the simulation found in the engine, each as the shortest play that showed it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from perdure import App, Canceled, Invocation, NotAllowed, Pipeline, Retry, Succeeded, step
+from perdure.core.facts import OperationReserved, OperationRetryScheduled
+from perdure.core.journal import decode_facts
+from perdure.core.projection import Projection, dump
+from perdure.errors import StoreUnavailable
+from perdure.ports.store import Append, AppendResult, LoadedRun
+from perdure.runtime.client import Client
+from perdure.storage.memory import MemoryStore
+from perdure.storage.memory_data import MemoryData
+from perdure.testing.clock import VirtualSystem, run_virtual
+
+PATIENCE = 3_000
+"""Turns of the loop at one instant: a loop that runs hot is found."""
+
+
+class Scripted(MemoryStore):
+    """A store that is late or silent when a test says so.
+
+    Attributes:
+        silent: so many of the next reads of a run fail.
+        before_load: called once before the next read of a run.
+        late: how long an append takes to be sent, and its answer to come back, in seconds.
+    """
+
+    def __init__(self, data: MemoryData) -> None:
+        super().__init__(data)
+        self.silent = 0
+        self.before_load: Callable[[], Coroutine[object, object, None]] | None = None
+        self.late: Callable[[Append], tuple[float, float]] = lambda append: (0.0, 0.0)
+
+    async def load(self, run_id: str, /) -> LoadedRun | None:
+        hook, self.before_load = self.before_load, None
+        if hook is not None:
+            await hook()
+        if self.silent:
+            self.silent -= 1
+            raise StoreUnavailable("not now")
+        return await super().load(run_id)
+
+    def append(self, append: Append, /) -> asyncio.Future[AppendResult]:
+        sent_s, answered_s = self.late(append)
+        if not sent_s and not answered_s:
+            return super().append(append)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[AppendResult] = loop.create_future()
+
+        def done(result: asyncio.Future[AppendResult]) -> None:
+            loop.call_later(answered_s, answer.set_result, result.result())
+
+        loop.call_later(sent_s, lambda: super(Scripted, self).append(append).add_done_callback(done))
+        return answer
+
+
+class Stage:
+    """What the handlers of a test wait for and leave behind."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.started = asyncio.Event()
+        self.stopped_s: list[float] = []
+        self.attempts: list[int] = []
+
+
+Inv = Invocation[str, Stage]
+
+
+@step("wait/v1", retry=Retry(initial=1.0, jitter=0.0))
+async def wait(inv: Inv) -> str:
+    stage = inv.deps
+    stage.attempts.append(inv.attempt)
+    stage.started.set()
+    if inv.input == "flaky" and inv.attempt == 1:
+        raise OSError("not yet")
+    try:
+        await stage.go.wait()
+    except asyncio.CancelledError:
+        stage.stopped_s.append(asyncio.get_running_loop().time())
+        raise
+    if inv.input.startswith("memo"):
+        await inv.memo("note", lambda: "kept", type=str)
+        if inv.input == "memo, then wait":
+            await asyncio.get_running_loop().create_future()
+    return "done"
+
+
+@step("last/v1")
+async def last(inv: Inv) -> str:
+    return inv.input
+
+
+def pipeline(slot: str = "live") -> Pipeline[str, Stage, str]:
+    """Two steps, the first of which waits for the test."""
+    return Pipeline(
+        id="found",
+        input=str,
+        deps=Stage,
+        steps=(wait, last),
+        output=lambda inv: inv[last],
+        resource=lambda _: "one",
+        slot="once" if slot == "once" else "live",
+    )
+
+
+found = pipeline()
+
+
+class Play:
+    """An engine on a scripted store, and a client beside it."""
+
+    def __init__(self, system: VirtualSystem) -> None:
+        self.system = system
+        self.data = MemoryData()
+        self.store = Scripted(self.data)
+        self.stage = Stage()
+
+    @asynccontextmanager
+    async def on(self, what: Pipeline[str, Stage, str] = found) -> AsyncGenerator[tuple[Client, Client]]:
+        """Give the engine, and a client in another process."""
+
+        @asynccontextmanager
+        async def deps() -> AsyncGenerator[Stage]:
+            yield self.stage
+
+        app = App(what.bind(deps), store="memory://", concurrency=2)
+        async with (
+            app.engine(store=self.store, system=self.system) as engine,
+            app.client(store=MemoryStore(self.data), system=VirtualSystem(self.system.loop, 99)) as client,
+        ):
+            yield engine, client
+            assert (await engine.verify()).findings == ()
+
+
+def test_a_read_that_fails_while_a_handler_runs_does_not_fence_it() -> None:
+    """R-8: it was fenced for nothing, reserved anew over its open attempt, and the run was quarantined."""
+
+    async def main(system: VirtualSystem) -> None:
+        play = Play(system)
+        async with play.on() as (engine, client):
+            run = await engine.submit(found, "x")
+            await play.stage.started.wait()
+            play.store.silent = 3
+            await client.retry(run.id, actor="op")
+            await system.sleep(5)
+            play.stage.go.set()
+            assert isinstance(await run.result(), Succeeded)
+            assert play.stage.attempts == [1]
+
+    run_virtual(main, patience=PATIENCE)
+
+
+def test_a_claim_in_flight_does_not_make_the_claim_loop_run_hot() -> None:
+    """R-7: while the store took its time, the run was still called due, and looked for without a pause."""
+
+    async def main(system: VirtualSystem) -> None:
+        play = Play(system)
+        play.store.late = lambda append: (5.0, 0.0) if append.new is None else (0.0, 0.0)
+        play.stage.go.set()
+        async with play.on() as (engine, _client):
+            run = await engine.submit(found, "x", delay=1.0)
+            assert isinstance(await run.result(), Succeeded)
+
+    run_virtual(main, patience=PATIENCE)
+
+
+def test_a_release_in_flight_does_not_make_the_claim_loop_run_hot() -> None:
+    """R-7: a backoff was over before its own append was acknowledged: due in the store, owned in the engine."""
+
+    async def main(system: VirtualSystem) -> None:
+        play = Play(system)
+
+        def late(append: Append) -> tuple[float, float]:
+            facts = decode_facts(append.run_id, append.first_seq, append.facts)
+            return (0.0, 20.0) if isinstance(facts[0], OperationRetryScheduled) else (0.0, 0.0)
+
+        play.store.late = late
+        play.stage.go.set()
+        async with play.on() as (engine, _client):
+            run = await engine.submit(found, "flaky")
+            assert isinstance(await run.result(), Succeeded)
+            assert play.stage.attempts == [1, 2]
+
+    run_virtual(main, patience=PATIENCE)
+
+
+@pytest.mark.parametrize("awaits", [1, 2, 3])
+def test_a_caller_that_is_gone_has_asked_all_the_same(awaits: int) -> None:
+    """J-14, R-16: the cancel was durable, and the handler was not told of it because the caller was."""
+
+    async def main(system: VirtualSystem) -> None:
+        play = Play(system)
+        async with play.on() as (engine, _client):
+            run = await engine.submit(found, "x")
+            await play.stage.started.wait()
+            play.store.late = lambda append: (0.5, 0.0)
+            caller = asyncio.ensure_future(engine.cancel(run.id, actor="op"))
+            for _ in range(awaits):
+                await asyncio.sleep(0)
+            caller.cancel()
+            with suppress(asyncio.CancelledError):
+                await caller
+            play.store.late = lambda append: (0.0, 0.0)
+            await system.sleep(2)
+            asked = [f for f in await run.journal() if type(f.fact).__name__ == "RunCancelRequested"]
+            assert len(play.stage.stopped_s) == len(asked)
+            play.stage.go.set()
+            assert isinstance(await run.result(), Canceled if asked else Succeeded)
+
+    run_virtual(main, patience=PATIENCE)
+
+
+def test_a_submitter_that_is_gone_has_submitted_all_the_same() -> None:
+    """J-14, R-16: the run was durable and due, and nobody looked for it before the next sweep."""
+
+    async def main(system: VirtualSystem) -> None:
+        play = Play(system)
+        play.stage.go.set()
+        async with play.on() as (engine, _client):
+            play.store.late = lambda append: (0.5, 0.0)
+            caller = asyncio.ensure_future(engine.submit(found, "x", delay=1.0))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            caller.cancel()
+            with suppress(asyncio.CancelledError):
+                await caller
+            play.store.late = lambda append: (0.0, 0.0)
+            await system.sleep(3)
+            assert play.stage.attempts == [1]
+
+    run_virtual(main, patience=PATIENCE)
+
+
+def test_a_memo_that_meets_a_resolution_ends_its_attempt_and_nothing_else() -> None:
+    """M-15, R-17: the end of the resolved attempt was recorded once more, and the run was quarantined."""
+
+    async def main(system: VirtualSystem) -> None:
+        play = Play(system)
+        async with play.on() as (engine, client):
+            run = await engine.submit(found, "memo")
+            await play.stage.started.wait()
+            play.store.silent = 1  # the notice is read late
+            await client.resolve(run.id, value="given", actor="op")
+            play.stage.go.set()
+            result = await run.result()
+            assert isinstance(result, Succeeded)
+            assert sum(isinstance(f.fact, OperationReserved) for f in await run.journal()) == 2
+
+    run_virtual(main, patience=PATIENCE)
+
+
+def test_a_memo_that_meets_a_cancel_tells_the_handler() -> None:
+    """M-15, R-12: the memo read the cancel, so the notice found nothing new, and the handler ran on."""
+
+    async def main(system: VirtualSystem) -> None:
+        play = Play(system)
+        async with play.on() as (engine, client):
+            run = await engine.submit(found, "memo, then wait")
+            await play.stage.started.wait()
+            await client.cancel(run.id, actor="op")
+            play.stage.go.set()
+            assert isinstance(await run.result(timeout=10), Canceled)
+
+    run_virtual(main, patience=PATIENCE)
+
+
+def test_equal_projections_have_equal_snapshots() -> None:
+    """J-11: sets were written in any order, and `verify` called a good snapshot different."""
+    names = [f"step-{n}/v1" for n in range(50)]
+    one, other = Projection("r"), Projection("r")
+    one.passed.update(names)
+    for name in reversed(names):
+        other.passed.add(name)
+    other.passed.update(f"extra-{n}" for n in range(1_000))
+    other.passed.intersection_update(names)
+    assert dump(one) == dump(other)
+
+
+def test_a_slot_that_is_freed_by_retention_while_it_is_looked_at_is_taken() -> None:
+    """R-5, R-9: the submission ended in an error about a run that was gone."""
+
+    async def main(system: VirtualSystem) -> None:
+        play = Play(system)
+        play.stage.go.set()
+        once = pipeline("once")
+        async with play.on(once) as (engine, client):
+            first = await engine.submit(once, "x")
+            await first.result()
+            await system.sleep(10)
+
+            async def collected() -> None:
+                await client.gc(1.0)
+
+            play.store.before_load = collected
+            second = await engine.submit(once, "y")
+            assert second.created
+            assert isinstance(await second.result(), Succeeded)
+
+    run_virtual(main, patience=PATIENCE)
+
+
+def test_a_value_for_a_run_that_cannot_go_on_is_refused_with_the_reason() -> None:
+    """R-17, D-1: the operator was told to name the app, which was named."""
+
+    async def main(system: VirtualSystem) -> None:
+        play = Play(system)
+        async with play.on() as (engine, _client):
+            run = await engine.submit(found, "x")
+            await play.stage.started.wait()
+        other: Pipeline[str, object, str] = Pipeline(
+            id="found", input=str, deps=object, steps=(alone,), output=lambda inv: inv[alone]
+        )
+        app = App(other.bind(), store="memory://")
+        async with app.engine(store=MemoryStore(play.data), system=system) as engine:
+            await system.sleep(1)
+            with pytest.raises(NotAllowed, match=r"step 'wait/v1' is unresolved"):
+                await engine.resolve(run.id, value="given", actor="op")
+
+    run_virtual(main, patience=PATIENCE)
+
+
+@step("alone/v1")
+async def alone(inv: Invocation[str, object]) -> str:
+    return inv.input

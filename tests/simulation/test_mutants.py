@@ -1,0 +1,24 @@
+"""The simulation is worth something: engines that are broken on purpose turn it red."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from perdure.testing.simulation import simulate
+from tests.simulation.mutants import MUTANTS, SEEDS, Mutant
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
+def test_a_broken_engine_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch, note: Callable[[str], None]) -> None:
+    """J-14, M-8, R-4, R-5, R-12, R-16 and the others that `mutants.py` names."""
+    mutant.apply(monkeypatch)
+    for seed in range(SEEDS):
+        violations = simulate(seed).violations
+        if violations:
+            found = violations[0]
+            note(f"seed {seed} finds that it {mutant.name}: {str(found)[:100]}")
+            assert found.rule in mutant.rules, f"found, but for another reason: {found}"
+            return
+    pytest.fail(f"no seed of {SEEDS} notices an engine that {mutant.name}", pytrace=False)
