@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 
+from benchmarks.checking import LEDGERS, checking, record
 from benchmarks.latency import w5
 from benchmarks.limits import bare, raw
 from benchmarks.long_run import w2
@@ -22,6 +23,7 @@ WORKLOADS = {
     "W2": "one run of 1,000 steps and one of 10,000",
     "W4": "100,000 waiting runs, then kill -9 and a new worker",
     "W5": "latency of a one-step run on an idle engine",
+    "check": "what an edit means for 100,000 live runs, with 20, 2,000 and 10,000 distinct ledgers",
     "micro": "fold, reconcile, plan and append, without a store",
     "raw": "the appends of W1 through the same appender, without an engine, at 1 and 128",
     "bare": "a plain SQLite commit loop",
@@ -48,6 +50,8 @@ def main() -> int:
         return 1
     if not arguments.json:
         print(table(found))
+    if arguments.record and arguments.workload == "check":
+        record(found)
     return 0
 
 
@@ -76,6 +80,10 @@ def measure(
         case "W5":
             with place(store) as where:
                 yield run(w5(where, runs=runs or 200))
+        case "check":
+            for ledgers in LEDGERS:
+                with place(store) as where:
+                    yield run(checking(where, runs=runs or 100_000, ledgers=min(ledgers, runs or ledgers)))
         case "raw":
             for at_once in (1, 128) if concurrency is None else (concurrency,):
                 count = runs or (1_000 if at_once < 8 else 6_000)
@@ -103,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
         ("--concurrency", "runs at a time"),
     ):
         parser.add_argument(name, type=_positive, metavar="N", help=what)
+    parser.add_argument("--record", action="store_true", help="check: write its section of benchmarks/RESULTS.md")
     parser.add_argument("--json", action="store_true", help="one JSON object a line for each measurement")
     return parser
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.bars import Bar, at_least, at_most
+from benchmarks.checking import section
 from benchmarks.measurement import Measurement, median
 from benchmarks.process import commit, machine
 from benchmarks.side_by_side import shown
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def write_report(findings: Findings, path: Path) -> list[Bar]:
-    """Write the page; the bars with what was measured."""
+    """Write the page; the bars with what was measured. The section of a workload that records itself stays."""
     bars = bars_of(findings)
-    path.write_text(page(findings, bars), encoding="utf-8")
+    path.write_text(page(findings, bars) + section(path), encoding="utf-8")
     return bars
 
 

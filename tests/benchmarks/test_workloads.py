@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.checking import record, section
 from benchmarks.measurement import KEYS, Measurement, table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,6 +21,7 @@ SMALL = {
     "W5": (["--runs", "3"], ["bare_p50_ms", "above_bare_ms"]),
     "raw": (["--runs", "5", "--concurrency", "2"], ["cpu_us_per_step"]),
     "bare": (["--runs", "20"], ["cpu_us_per_step"]),
+    "check": (["--runs", "60"], ["ledgers", "check_ms", "census_ms"]),
     "micro": (["--steps", "20"], ["op", "us_per_op"]),
 }
 
@@ -42,7 +44,7 @@ def test_workload_prints_its_keys(workload: str, tmp_path: Path) -> None:
     done = benchmarks(workload, *arguments, "--store", f"sqlite:///{tmp_path}/bench.db", "--json")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert len(lines) == (4 if workload == "micro" else 1)
+    assert len(lines) == {"micro": 4, "check": 3}.get(workload, 1)
     for line in lines:
         found: dict[str, object] = json.loads(line)
         assert tuple(found)[: len(KEYS)] == KEYS
@@ -77,3 +79,19 @@ def test_table_shows_what_there_is() -> None:
         "      W1  sqlite       12,346",
         "      W2       x            -",
     ]
+
+
+def test_what_check_found_has_a_section_of_its_own(tmp_path: Path) -> None:
+    """Recorded twice, it is there once; the rest of the page stays, and so does the section when the page is made."""
+    page = tmp_path / "RESULTS.md"
+    page.write_text("# Results\n\n## Bars\n\nabove\n", encoding="utf-8")
+    found = Measurement(
+        workload="check", store="sqlite", runs=7, extra={"ledgers": 3.0, "check_ms": 12.0, "census_ms": 5.0}
+    )
+    for _ in range(2):
+        record([found], page)
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("# Results\n\n## Bars\n\nabove\n\n## check\n")
+    assert text.count("| 7 | 3 | 12 ms | 5 ms |") == 1
+    assert section(page) == text[text.index("\n## check") :]
+    assert section(tmp_path / "none.md") == ""

@@ -1,4 +1,4 @@
-"""The SQLite store keeps the contract."""
+"""The SQLite store keeps the contract, the order of its checks included [J-3]."""
 
 from __future__ import annotations
 
