@@ -34,10 +34,11 @@ class Sizes:
     """How much of everything one repetition measures."""
 
     repetitions: int = REPETITIONS
+    slices_at_1: int = 20
+    runs_at_1: int = 60
     slices: int = 5
-    runs_at_1: int = 300
-    runs_at_128: int = 3_000
-    commits: int = 1_500
+    runs: int = 3_000
+    commits: int = 360  # as many as sixty runs at 1 need
     dbos_runs: int = 400
     long_run: int = 10_000
     waiting: int = 100_000
@@ -81,11 +82,11 @@ def compare(sizes: Sizes | None = None, results: Path = RESULTS) -> int:
 
 
 def _repetition(findings: Findings, sizes: Sizes) -> None:
-    at_1 = _beside(sizes, 1, sizes.runs_at_1)
-    at_32 = _beside(sizes, 32, sizes.runs_at_128)
-    at_128 = _beside(sizes, 128, sizes.runs_at_128)
+    at_1 = _beside(1, sizes.runs_at_1, sizes.commits, sizes.slices_at_1)
+    at_32 = _beside(32, sizes.runs, sizes.commits, sizes.slices)
+    at_128 = _beside(128, sizes.runs, sizes.commits, sizes.slices)
     dbos = _dbos(sizes.dbos_runs, 128)
-    again = _beside(sizes, 128, sizes.runs_at_128)
+    again = _beside(128, sizes.runs, sizes.commits, sizes.slices)
     at_128.add(again)
     findings.at_1.add(at_1)
     findings.at_32.add(at_32)
@@ -97,14 +98,10 @@ def _repetition(findings: Findings, sizes: Sizes) -> None:
     findings.waiting.append(_one(f"W4, {sizes.waiting:,} waiting runs", lambda w: run(w4(w, runs=sizes.waiting))))
 
 
-def _beside(sizes: Sizes, concurrency: int, runs: int) -> Rates:
+def _beside(concurrency: int, runs: int, commits: int, slices: int) -> Rates:
     _say(f"  W1 at {concurrency}, raw and bare in turn")
     with tempfile.TemporaryDirectory(prefix="perdure-bench-") as folder:
-        return run(
-            w1_beside_limits(
-                Path(folder), concurrency=concurrency, runs=runs, commits=sizes.commits, slices=sizes.slices
-            )
-        )
+        return run(w1_beside_limits(Path(folder), concurrency=concurrency, runs=runs, commits=commits, slices=slices))
 
 
 def _one(name: str, measure: Callable[..., Measurement]) -> Measurement:
