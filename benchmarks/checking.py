@@ -175,7 +175,8 @@ def record(found: list[Measurement], path: Path = RESULTS) -> None:
     page = path.read_text(encoding="utf-8") if path.exists() else "# Results\n"
     rest = page.replace(section(path), "") if section(path) else page
     rows = [
-        f"| {m.runs or 0:,} | {m.extra['ledgers'] or 0:,.0f} | {m.extra['check_ms']:,.0f} ms | {m.extra['census_ms']:,.0f} ms |"
+        f"| {m.runs or 0:,} | {m.extra['ledgers'] or 0:,.0f} | {m.extra['check_ms']:,.0f} ms "
+        f"| {m.extra['census_ms']:,.0f} ms |"
         for m in found
     ]
     worst_ms = max(float(m.extra["check_ms"] or 0) for m in found)

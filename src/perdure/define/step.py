@@ -216,7 +216,7 @@ def optional(step: ErasedStep) -> Need:
 def retired(step: StepT) -> StepT:
     """The step, retired: never started any more, but finished by the runs that started it [E-9].
 
-    Put it where the step stood in `steps=`. `perdure check` says when it can be removed.
+    Put it where the step stood in `steps=`. `perdure drain` says when it can be removed.
     """
     if not isinstance(step, AnyStep):  # pyright: ignore[reportUnnecessaryIsInstance]  # not everybody has a type checker
         raise DefinitionError(f"retired(...) takes a step, not {step!r}")
