@@ -44,7 +44,7 @@ class AlsoAsync:
         ({"build": "x" * 600}, "build=.*longer than 512 bytes"),
         ({"store": 3}, "store=.*a URL, not int"),
     ],
-    ids=str,
+    ids=lambda value: str(value).partition(" at 0x")[0][:60],
 )
 def test_what_would_only_show_later_is_refused_at_once(options: dict[str, Any], said: str) -> None:
     """A build that is no text, for one, made facts that nobody could read [D-2, J-8]."""
