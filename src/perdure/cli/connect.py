@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from perdure.cli.exits import Exit
-from perdure.cli.problems import Problem, refuse
+from perdure.cli.problems import Problem, one_line, refuse
 from perdure.cli.settings import Setting, setting
 from perdure.cli.target import LoadedApp, find_app
 
 if TYPE_CHECKING:
     from perdure.define.pipeline import AnyPipeline
+    from perdure.ports.store import Trouble
     from perdure.runtime.client import Client
 
 SQLITE = "sqlite:///"
@@ -115,9 +117,22 @@ def with_client(place: Place, work: Callable[[Client], Awaitable[int]], *, creat
 
         opened = connect(place.url) if place.app is None else place.app.app.client(store=place.store)
         async with opened as client:
+            client.store.on_trouble(trouble_sayer())
             return await work(client)
 
     return asyncio.run(session())
+
+
+def trouble_sayer() -> Callable[[Trouble], None]:
+    """Says on stderr why a command does not come back: the store goes on trying [R-8]. Each problem once."""
+    said: set[str] = set()
+
+    def say(trouble: Trouble) -> None:
+        if trouble.problem not in said and not trouble.fatal:
+            said.add(trouble.problem)
+            print(f"waiting: {one_line(trouble.problem)}; trying again, Ctrl-C gives up", file=sys.stderr, flush=True)
+
+    return say
 
 
 def check_reachable(url: str, *, creates: bool) -> None:
