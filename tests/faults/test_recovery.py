@@ -186,15 +186,16 @@ async def test_one_file_has_one_owner_and_every_run_is_claimed_once(tmp_path: Pa
     pipeline = counted(effects)
     path = tmp_path / "store.db"
     async with app(pipeline).engine(store=SqliteStore(path)) as engine:
-        submitting = [engine.submit(pipeline, str(n)) for n in range(100)]
+        submitting = [asyncio.ensure_future(engine.submit(pipeline, str(n))) for n in range(100)]
 
         async def intrude() -> None:
             with pytest.raises(StoreInUse):
                 async with app(pipeline).engine(store=SqliteStore(path)):
                     raise AssertionError("two owners")
 
-        runs, *_ = await asyncio.gather(asyncio.gather(*submitting), *(intrude() for _ in range(8)))
-        for run in runs:
+        await asyncio.gather(*(intrude() for _ in range(8)))
+        for submitted in submitting:
+            run = await submitted
             assert isinstance(await run.result(timeout=30), Succeeded)
             claims = [fact for fact in await facts(run) if isinstance(fact, SegmentAttemptStarted)]
             assert [(claim.token, claim.worker) for claim in claims] == [(1, engine.worker)]

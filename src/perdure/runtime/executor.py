@@ -35,6 +35,8 @@ async def attempt(host: Host, live: LiveRun, op: RunOp | UnwindOp) -> Ended:
     else:
         phase = "unwind"
         inv = UnwindInvocation(live, definition, op.attempt)
+    if _was_aborted(live):
+        raise asyncio.CancelledError
     live.interrupt = None
     live.started_us = host.system.now_us()
     live.stuck = False
