@@ -173,9 +173,14 @@ def ledgers(con: sqlite3.Connection) -> list[LedgerCount]:
 _LIVE = "status NOT IN ('succeeded', 'failed', 'canceled', 'corrupt')"
 
 
-def forget_ledgers(con: sqlite3.Connection) -> None:
-    """Those that no run has any more."""
-    con.execute("DELETE FROM ledger WHERE signature NOT IN (SELECT signature FROM run)")
+def unused_ledgers(con: sqlite3.Connection) -> list[tuple[bytes]]:
+    """Signatures that no run has any more. Looks at every run, so it is for the reader."""
+    return con.execute("SELECT signature FROM ledger WHERE signature NOT IN (SELECT signature FROM run)").fetchall()
+
+
+def forget_ledgers(con: sqlite3.Connection, signatures: Sequence[tuple[bytes]]) -> None:
+    """Remove these. A run that came to one of them meanwhile is folded from its facts by who wants to know."""
+    con.executemany("DELETE FROM ledger WHERE signature = ?", signatures)
 
 
 # --- registry

@@ -297,7 +297,8 @@ class SqliteStore:
 
     async def reclaim(self) -> int:
         before = await self._read(lambda con: queries.size(self.path))
-        await self._write(queries.forget_ledgers)
+        unused = await self._read(queries.unused_ledgers)
+        await self._write(lambda con: queries.forget_ledgers(con, unused))
         while await self._write(lambda con: queries.shrink(con, SHRINK_PAGES), transaction=False):
             pass  # in steps, so that appends go on in between
         await self._write(queries.empty_log, transaction=False)
