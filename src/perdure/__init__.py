@@ -4,11 +4,13 @@ from perdure.app import App, connect
 from perdure.core.retry import Retry
 from perdure.define.decorator import step
 from perdure.define.invocation import FailedInvocation, Invocation, PureInvocation, UnwindInvocation
+from perdure.define.later import Later
 from perdure.define.output import nothing
 from perdure.define.pipeline import Bound, Pipeline
+from perdure.define.poll import poll
 from perdure.define.result import Canceled, Failed, Result, Succeeded
 from perdure.define.signals import Fail, FailureDetail
-from perdure.define.step import AnyStep, AsyncStep, Step, SyncStep, optional, retired
+from perdure.define.step import AnyStep, AsyncPoll, AsyncStep, Step, SyncPoll, SyncStep, optional, retired
 from perdure.errors import (
     ConflictError,
     CorruptJournal,
@@ -57,6 +59,7 @@ __all__ = [
     "StoreUnavailable",
     "StoreUnusable",
     "AnyStep",
+    "AsyncPoll",
     "AsyncStep",
     "Bound",
     "Canceled",
@@ -65,16 +68,19 @@ __all__ = [
     "FailedInvocation",
     "FailureDetail",
     "Invocation",
+    "Later",
     "Pipeline",
     "PureInvocation",
     "Result",
     "Retry",
     "Step",
     "Succeeded",
+    "SyncPoll",
     "SyncStep",
     "UnwindInvocation",
     "nothing",
     "optional",
+    "poll",
     "retired",
     "step",
 ]

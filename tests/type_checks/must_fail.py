@@ -17,6 +17,7 @@ from perdure import (
     Fail,
     FailedInvocation,
     Invocation,
+    Later,
     Pipeline,
     Result,
     Retry,
@@ -24,6 +25,7 @@ from perdure import (
     UnwindInvocation,
     nothing,
     optional,
+    poll,
     step,
 )
 
@@ -298,6 +300,55 @@ async def when_value(inv: Inv) -> Hold:
 @step("when-lambda/v1", when=lambda inv: inv.input.invoice_id == "7")  # E: pyright
 async def when_lambda(inv: Inv) -> Hold:
     return Hold("h")
+
+
+# --- polls
+
+
+@poll("polled/v1")
+async def polled(inv: Inv) -> Hold | Later:
+    return Later(1)
+
+
+@poll("poll-wrong/v1")
+async def poll_wrong(inv: Inv) -> Hold | Later:
+    return Transfer("t")  # E
+
+
+@poll("poll-text/v1")
+async def poll_text(inv: Inv) -> Hold | Later:
+    return Later("5 minutes")  # E
+
+
+@poll("poll-class/v1")
+async def poll_class(inv: Inv) -> Hold | Later:
+    return Later  # E
+
+
+@poll("poll-unwind/v1", unwind=release)  # E
+async def poll_unwind(inv: Inv) -> Transfer | Later:
+    return Later(1)
+
+
+@poll("poll-every/v1", every=5)  # E
+async def poll_every(inv: Inv) -> Hold | Later:
+    return Later(1)
+
+
+@poll("poll-input/v1")  # E
+async def poll_input(inv: PayoutInput) -> Hold | Later:
+    return Later(1)
+
+
+@step("poll-read/v1", needs=(polled,))
+async def poll_read(inv: Inv) -> None:
+    inv[polled].delay_us  # E
+    wrong: Later = inv[polled]  # E
+    assert_type(wrong, Later)
+
+
+async def poll_alone(inv: Inv) -> Hold:
+    return await polled(inv)  # E
 
 
 # --- reading states

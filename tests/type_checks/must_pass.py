@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, Protocol, TypedDict, TypeVar, assert_type
 
 from perdure import (
+    AsyncPoll,
     AsyncStep,
     Bound,
     Canceled,
@@ -18,14 +19,17 @@ from perdure import (
     FailedInvocation,
     FailureDetail,
     Invocation,
+    Later,
     Pipeline,
     Result,
     Retry,
     Succeeded,
+    SyncPoll,
     SyncStep,
     UnwindInvocation,
     nothing,
     optional,
+    poll,
     retired,
     step,
 )
@@ -186,6 +190,60 @@ assert_type(conditional, AsyncStep[PayoutInput, Deps, Hold])
 assert_type(conditional_sync, SyncStep[PayoutInput, Deps, Hold])
 
 
+# --- polls
+
+
+@poll("poll/v1")
+async def polled(inv: Inv) -> Hold | Later:
+    return Later(timedelta(minutes=5))
+
+
+@poll("poll-sync/v1", timeout=5)
+def polled_sync(inv: Inv) -> Hold | Later:
+    return Later(0.5)
+
+
+@poll("poll-none/v1")
+async def polled_none(inv: Inv) -> Later | None:
+    return None
+
+
+@poll("poll-unwind/v1", unwind=release, when=is_large)
+async def polled_unwind(inv: Inv) -> Hold | Later:
+    return Hold("h")
+
+
+@poll("poll-when/v1", when=is_large)
+async def polled_when(inv: Inv) -> Hold | Later:
+    return Hold("h")
+
+
+@poll("poll-skipped/v1", if_skipped=no_hold)
+def polled_skipped(inv: Inv) -> Hold | Later:
+    return Hold("h")
+
+
+@poll("poll-never/v1")
+async def polled_at_once(inv: Inv) -> Hold:
+    return Hold("h")
+
+
+assert_type(polled, AsyncPoll[PayoutInput, Deps, Hold])
+assert_type(polled_sync, SyncPoll[PayoutInput, Deps, Hold])
+assert_type(polled_none, AsyncPoll[PayoutInput, Deps, None])
+assert_type(polled_unwind, AsyncPoll[PayoutInput, Deps, Hold])
+assert_type(polled_when, AsyncPoll[PayoutInput, Deps, Hold])
+assert_type(polled_skipped, SyncPoll[PayoutInput, Deps, Hold])
+assert_type(polled_at_once, AsyncPoll[PayoutInput, Deps, Hold])
+
+
+@step("after-poll/v1", needs=(polled, polled_none))
+async def after_poll(inv: Inv) -> str:
+    assert_type(inv[polled], Hold)
+    assert_type(inv[polled_none], None)
+    return inv[polled].hold_id
+
+
 # --- reading states
 
 
@@ -255,6 +313,14 @@ inferred = Pipeline(
     id="inferred", input=PayoutInput, deps=Deps, steps=(plain_async,), output=lambda inv: inv[plain_async]
 )
 without_output = Pipeline(id="no-output", input=PayoutInput, deps=Deps, steps=(plain_sync,), output=nothing)
+
+polling: Pipeline[PayoutInput, Deps, str] = Pipeline(
+    id="polling",
+    input=PayoutInput,
+    deps=Deps,
+    steps=(polled, polled_sync, polled_none, after_poll),
+    output=lambda inv: inv[after_poll],
+)
 
 assert_type(payout, Pipeline[PayoutInput, Deps, Transfer])
 assert_type(subscripted, Pipeline[PayoutInput, Deps, Transfer])
@@ -353,6 +419,9 @@ async def run_alone() -> None:
     undo = payout.fake_unwind(reserve, input=PayoutInput("7", 1), deps=Deps())
     assert_type(undo, UnwindInvocation[PayoutInput, Deps])
     await release(undo, Hold("h"))
+    waiting = polling.fake(input=PayoutInput("7", 1), deps=Deps())
+    assert_type(await polled(waiting), Hold | Later)
+    assert_type(polled_sync(waiting), Hold | Later)
 
 
 # --- results

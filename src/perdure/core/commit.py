@@ -43,7 +43,7 @@ from perdure.core.operations import (
     RunOp,
     UnwindOp,
 )
-from perdure.core.outcomes import Declined, Interrupted, Outcome, Raised, Refused, Returned, TimedOut
+from perdure.core.outcomes import Declined, Interrupted, Outcome, Postponed, Raised, Refused, Returned, TimedOut
 from perdure.core.projection import Projection
 from perdure.core.reconciler import Lists, canceled_failure, in_doubt, reconcile
 from perdure.core.reducer import fold
@@ -301,6 +301,8 @@ def _record_unsuccessful(
         _emit(p, facts, OperationFailed(step, outcome.failure, phase), s.now_us)
     elif type(outcome) is Interrupted:
         _emit_retry(p, facts, step, phase, "interrupted", s.now_us, None, s)
+    elif type(outcome) is Postponed:
+        _emit_retry(p, facts, step, phase, "later", s.now_us + outcome.delay_us, None, s)
     elif type(outcome) is Refused:
         _emit_retry(p, facts, step, phase, "error", s.now_us, outcome.failure, s)
         _emit(p, facts, RunHeld(ENGINE_ACTOR, outcome.failure.reason, outcome.failure.message, step), s.now_us)

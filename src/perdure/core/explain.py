@@ -116,6 +116,8 @@ def _entry_fate(p: Projection, step: str) -> tuple[StepFate, str]:
                 "skipped",
                 "an operator passed over it" if entry.attempts or entry.in_doubt else "its condition was false",
             )
+        case "unresolved" if p.pin == step and p.current is not None and p.current.later and not p.current.open:
+            return "unresolved", f"it was asked ({entry.attempts} attempts), said later, and pins the run"
         case "unresolved":
             return "unresolved", f"it was started ({entry.attempts} attempts) and pins the run until it is resolved"
         case "failed":

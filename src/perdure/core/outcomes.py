@@ -38,10 +38,16 @@ class Interrupted(msgspec.Struct, frozen=True, gc=False):
     """The engine stopped the attempt at shutdown; it counts towards nothing [R-6]."""
 
 
+class Postponed(msgspec.Struct, frozen=True, gc=False):
+    """The handler of a poll said `Later`: ask again in so long; no error, no backoff [B-15, M-17]."""
+
+    delay_us: int
+
+
 class Refused(msgspec.Struct, frozen=True, gc=False):
     """The handler returned a value over the hard limit: the run is held, not failed [P-4]."""
 
     failure: Failure
 
 
-Outcome: TypeAlias = Returned | Declined | Raised | TimedOut | Interrupted | Refused
+Outcome: TypeAlias = Returned | Declined | Raised | TimedOut | Interrupted | Refused | Postponed

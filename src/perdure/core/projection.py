@@ -59,6 +59,7 @@ class Current(msgspec.Struct, gc=False, omit_defaults=True):
         failures: errors, time-outs and losses since the first attempt or the last release [M-5].
         lost: attempts lost in a row.
         last_failure: why the last recorded attempt did not succeed.
+        later: the last recorded attempt asked to be called again later [B-15].
     """
 
     step: str
@@ -68,6 +69,7 @@ class Current(msgspec.Struct, gc=False, omit_defaults=True):
     failures: int = 0
     lost: int = 0
     last_failure: Failure | None = None
+    later: bool = False
 
 
 class Projection:

@@ -259,6 +259,7 @@ def _end_operation(p: Projection, step: str) -> None:
 def _retry_scheduled(p: Projection, fact: OperationRetryScheduled, _at_us: int) -> None:
     current = _close_attempt(p, fact)
     current.last_failure = fact.failure
+    current.later = fact.cause == "later"
     p.due_us = fact.due_us
     if fact.cause == "lost":
         current.lost += 1
@@ -266,6 +267,8 @@ def _retry_scheduled(p: Projection, fact: OperationRetryScheduled, _at_us: int) 
     elif fact.cause == "error" or fact.cause == "timeout":
         current.lost = 0
         current.failures += 1
+    elif fact.cause == "later":  # the handler answered: its worker lives, and nothing failed [M-17]
+        current.lost = 0
 
 
 def _failed(p: Projection, fact: OperationFailed, _at_us: int) -> None:

@@ -27,12 +27,16 @@ Returned: TypeAlias = Awaitable[None] | None
 """What an unwind handler returns, `async def` or `def`."""
 
 
-class _Options:
-    """Everything `step` was given, checked; makes a step of a handler."""
+Checked: TypeAlias = dict[str, Any]
+"""The options of a step by the names of `AnyStep`'s parameters."""
+
+
+class Options:
+    """Everything a decorator was given, checked; makes a step of a handler."""
 
     __slots__ = ("_checked",)
 
-    def __init__(self, checked: dict[str, Any]) -> None:
+    def __init__(self, checked: Checked) -> None:
         self._checked = checked
 
     def make(self, handler: AnyFunction) -> ErasedStep:
@@ -44,7 +48,7 @@ class _Options:
         return kind(handler=handler, is_async=is_async, **self._checked)
 
 
-class Plain(_Options):
+class Plain(Options):
     """Nothing given fixes a type: the handler decides everything."""
 
     __slots__ = ()
@@ -57,7 +61,7 @@ class Plain(_Options):
         return self.make(handler)
 
 
-class When(_Options, Generic[In, D]):
+class When(Options, Generic[In, D]):
     """A condition fixes input and dependencies."""
 
     __slots__ = ()
@@ -72,7 +76,7 @@ class When(_Options, Generic[In, D]):
         return self.make(handler)
 
 
-class Stateful(_Options, Generic[In, D, S]):
+class Stateful(Options, Generic[In, D, S]):
     """An unwind handler or a substitute fixes the state, too."""
 
     __slots__ = ()
@@ -141,7 +145,7 @@ def step(
     retry: Retry | None = None,
     needs: Sequence[Need] = (),
     on_cancel: OnCancel = "cancel",
-) -> _Options:
+) -> Options:
     """Makes a step of the function below it.
 
     The handler is `async def`, or `def` to run in a thread. It takes an `Invocation` and returns the step's state,
@@ -162,8 +166,41 @@ def step(
     Raises:
         DefinitionError: the step could not work; says why.
     """
+    checked = check_options(
+        id,
+        unwind=unwind,
+        unwind_in_doubt=unwind_in_doubt,
+        if_skipped=if_skipped,
+        when=when,
+        timeout=timeout,
+        retry=retry,
+        needs=needs,
+        on_cancel=on_cancel,
+    )
+    if unwind is not None or if_skipped is not None:
+        return Stateful[object, object, object](checked)
+    return Plain(checked) if when is None else When[object, object](checked)
+
+
+def check_options(
+    id: str,
+    *,
+    unwind: AnyFunction | None,
+    unwind_in_doubt: AnyFunction | None,
+    if_skipped: AnyFunction | None,
+    when: AnyFunction | None,
+    timeout: object,
+    retry: object,
+    needs: object,
+    on_cancel: object,
+) -> Checked:
+    """The arguments of a step, checked; everything but the handler.
+
+    Raises:
+        DefinitionError: the step could not work; says why.
+    """
     where = f"step {check_id('step', id)!r}"
-    checked: dict[str, Any] = {"id": id, "unwind": unwind, "unwind_in_doubt": unwind_in_doubt}
+    checked: Checked = {"id": id, "unwind": unwind, "unwind_in_doubt": unwind_in_doubt}
     if unwind is not None:
         checked["unwind_is_async"] = check_handler(f"{where}: unwind", unwind, 2)
     if unwind_in_doubt is not None:
@@ -174,7 +211,7 @@ def step(
         check_pure(f"{where}: if_skipped", if_skipped, named=True)
     if when is not None:
         check_pure(f"{where}: when", when, named=True)
-    if retry is not None and not isinstance(retry, Retry):  # pyright: ignore[reportUnnecessaryIsInstance]  # see step.py
+    if retry is not None and not isinstance(retry, Retry):
         raise DefinitionError(f"{where}: retry must be a Retry, not {retry!r}")
     if on_cancel not in ("cancel", "settle"):
         raise DefinitionError(f"{where}: on_cancel must be 'cancel' or 'settle', not {on_cancel!r}")
@@ -186,9 +223,7 @@ def step(
         "needs": _check_needs(where, id, needs),
         "on_cancel": on_cancel,
     }
-    if unwind is not None or if_skipped is not None:
-        return Stateful[object, object, object](checked)
-    return Plain(checked) if when is None else When[object, object](checked)
+    return checked
 
 
 def check_duration(where: str, name: str, value: object) -> float | None:

@@ -15,6 +15,7 @@ from perdure.codec.json import AnyCodec, Encoded, codec_of
 from perdure.core.retry import Retry
 from perdure.core.topology import StepSpec
 from perdure.define.functions import AnyFunction, name_of, return_type
+from perdure.define.later import Later, state_type
 from perdure.errors import DefinitionError
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class AnyStep(Need, Generic[In_contra, D_contra]):
         needs: the steps whose state the handler reads, by id.
         if_skipped: makes a state for runs that have none [M-14].
         when: the condition [E-12].
+        polls: the handler may return `Later` instead of a state [B-15].
         retired: see `retired` [E-9].
         doc: the handler's docstring.
         spec: what reconciliation needs to know.
@@ -81,6 +83,7 @@ class AnyStep(Need, Generic[In_contra, D_contra]):
         "is_async",
         "needs",
         "on_cancel",
+        "polls",
         "retired",
         "retry",
         "spec",
@@ -108,6 +111,7 @@ class AnyStep(Need, Generic[In_contra, D_contra]):
         if_skipped: AnyFunction | None = None,
         when: AnyFunction | None = None,
         on_cancel: OnCancel = "cancel",
+        polls: bool = False,
     ) -> None:
         self.id = id
         self.origin = object()
@@ -123,6 +127,7 @@ class AnyStep(Need, Generic[In_contra, D_contra]):
         self.if_skipped = if_skipped
         self.when = when
         self.on_cancel: OnCancel = on_cancel
+        self.polls = polls
         self.retired = False
         self.doc = inspect.getdoc(handler) or ""
         self.spec = _spec(self)
@@ -147,6 +152,7 @@ class AnyStep(Need, Generic[In_contra, D_contra]):
                 f"{where}: {name_of(self.handler)} has no return annotation, which says how its state is stored; "
                 f"write `-> None` if it has none"
             )
+        found = state_type(where, found, polls=self.polls)
         try:
             return codec_of(found)
         except DefinitionError as error:
@@ -190,6 +196,24 @@ class SyncStep(Step[In_contra, D_contra, S]):
 
     def __call__(self, inv: Invocation[In_contra, D_contra], /) -> S:
         return cast(S, inv.of_step_called(self)())
+
+
+class AsyncPoll(Step[In_contra, D_contra, S]):
+    """A poll with an `async def` handler. Call it only with a fake invocation, to run the handler alone."""
+
+    __slots__ = ()
+
+    def __call__(self, inv: Invocation[In_contra, D_contra], /) -> Coroutine[Any, Any, S | Later]:
+        return cast("Coroutine[Any, Any, S | Later]", inv.of_step_called(self)())
+
+
+class SyncPoll(Step[In_contra, D_contra, S]):
+    """A poll with a `def` handler. Call it only with a fake invocation, to run the handler alone."""
+
+    __slots__ = ()
+
+    def __call__(self, inv: Invocation[In_contra, D_contra], /) -> S | Later:
+        return cast("S | Later", inv.of_step_called(self)())
 
 
 class Given(Generic[In_contra, D_contra]):

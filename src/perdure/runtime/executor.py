@@ -8,9 +8,10 @@ from typing import Any, TypeAlias
 
 from perdure.core.facts import Failure, Phase
 from perdure.core.operations import InvalidOp, InvalidReason, RunOp, UnwindOp
-from perdure.core.outcomes import Declined, Interrupted, Outcome, Raised, Refused, Returned, TimedOut
+from perdure.core.outcomes import Declined, Interrupted, Outcome, Postponed, Raised, Refused, Returned, TimedOut
 from perdure.define.failure import failure_of
 from perdure.define.invocation import Invocation, UnwindInvocation
+from perdure.define.later import Later
 from perdure.define.signals import Fail
 from perdure.define.step import AnyStep
 from perdure.errors import PayloadError
@@ -172,6 +173,8 @@ def _ended(
 
 
 def _returned(host: Host, definition: AnyStep[Any, Any], op: RunOp | UnwindOp, phase: Phase, value: object) -> Ended:
+    if type(value) is Later:
+        return _later(definition, phase, value)
     if phase == "unwind":
         return Returned(b"null")
     try:
@@ -187,3 +190,11 @@ def _returned(host: Host, definition: AnyStep[Any, Any], op: RunOp | UnwindOp, p
         )
         return Refused(Failure(op.step, message, phase, op.attempt, host.system.now_us(), reason="payload-too-large"))
     return Returned(state)
+
+
+def _later(definition: AnyStep[Any, Any], phase: Phase, value: Later) -> Ended:
+    """Nothing yet; only the forward handler of a poll may say so [B-15]."""
+    if phase == "forward" and definition.polls:
+        return Postponed(value.delay_us)
+    what = "the unwind handler of step" if phase == "unwind" else "step"
+    return InvalidOp("contract-broken", f"{what} {definition.id!r} returned {value!r}; only a @poll may")

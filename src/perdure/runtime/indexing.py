@@ -9,7 +9,7 @@ from perdure.core.facts import RunSubmitted, RunSucceeded
 from perdure.core.operations import EndedOp, HeldOp, InvalidOp
 from perdure.core.projection import Projection
 from perdure.core.signature import sign
-from perdure.ports.store import IndexState, NewRun, RunStatus
+from perdure.ports.store import IndexState, NewRun, RunRow, RunStatus
 
 
 def new_run(submitted: RunSubmitted, submitted_us: int) -> NewRun:
@@ -25,6 +25,7 @@ def new_run(submitted: RunSubmitted, submitted_us: int) -> NewRun:
         bytes.fromhex(submitted.input_digest),
         submitted_us,
         submitted.deadline_us,
+        submitted.waits,
     )
 
 
@@ -86,6 +87,19 @@ def facts_state(p: Projection, now_us: int) -> IndexState:
     return _state(p, "ready", with_deadline(p, due_us), _backoff_reason(p))
 
 
+WAITS = "waits for its slot"
+
+
+def waiting_state(p: Projection) -> IndexState:
+    """The row of a new run whose slot another one has: the store makes it due when it gets the slot [R-5]."""
+    return _state(p, "ready", with_deadline(p, None), WAITS)
+
+
+def may_start_waiting(row: RunRow, now_us: int) -> bool:
+    """Whether a run that waits for its slot has something to do without it: to be canceled."""
+    return row.state.canceling or 0 < row.run.deadline_us <= now_us
+
+
 def _state(
     p: Projection,
     status: RunStatus,
@@ -123,9 +137,11 @@ def with_deadline(p: Projection, due_us: int | None) -> int | None:
 
 def _backoff_reason(p: Projection) -> str:
     current = p.current
-    if current is None or current.last_failure is None or not p.due_us:
+    if current is None or not p.due_us:
         return ""
-    return current.last_failure.reason
+    if current.last_failure is not None:
+        return current.last_failure.reason
+    return "polling" if current.later else ""
 
 
 def standing_at(p: Projection) -> str:
