@@ -17,6 +17,7 @@ RetryCause: TypeAlias = Literal["error", "timeout", "lost", "interrupted", "late
 Resolution: TypeAlias = Literal["value", "skip", "fail"]
 Outcome: TypeAlias = Literal["success", "failure"]
 SlotMode: TypeAlias = Literal["live", "once", "none"]
+WaitMode: TypeAlias = Literal["", "queue", "replace"]
 
 NULL = msgspec.Raw(b"null")
 """The encoded `None`: the state of a step without one."""
@@ -68,6 +69,7 @@ class RunSubmitted(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunSub
         slot: how runs of one resource exclude each other [M-1].
         start_at_us: not before this time; 0: at once.
         deadline_us: canceled with reason `deadline` at this time; 0: never [R-12].
+        waits: the slot was busy: it waits for its turn, or for the end of those before it, which it replaces [R-5].
     """
 
     run_id: str
@@ -81,6 +83,7 @@ class RunSubmitted(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunSub
     deadline_us: int = 0
     actor: str = ""
     annotations: dict[str, str] = {}
+    waits: WaitMode = ""
 
 
 class RunCancelRequested(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunCancelRequested"):

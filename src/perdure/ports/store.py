@@ -37,6 +37,8 @@ class NewRun(msgspec.Struct, frozen=True, gc=False):
         slot_once: the slot stays taken after the run's end [R-5].
         input_digest: 32 bytes, see `RunSubmitted.input_digest`.
         deadline_us: 0 for none.
+        waits: not empty for a run that may wait for its slot: it gets the slot as soon as it is free and nobody who
+            waits for it came before [R-5]. See `Store.grant_slots`.
     """
 
     run_id: str
@@ -48,6 +50,7 @@ class NewRun(msgspec.Struct, frozen=True, gc=False):
     input_digest: bytes
     submitted_us: int
     deadline_us: int = 0
+    waits: Literal["", "queue", "replace"] = ""
 
 
 class IndexState(msgspec.Struct, frozen=True, gc=False):
@@ -86,6 +89,17 @@ class IndexState(msgspec.Struct, frozen=True, gc=False):
     ledger: bytes = b""
 
 
+class SubmissionKey(msgspec.Struct, frozen=True, gc=False):
+    """A caller's idempotency key of a submission, and which run it stands for until it expires [R-5]."""
+
+    tenant: str
+    pipeline: str
+    key: str
+    run_id: str
+    input_digest: bytes
+    expires_us: int
+
+
 class Append(msgspec.Struct, gc=False):
     """One append, complete: the driver stores it and decides nothing.
 
@@ -104,7 +118,9 @@ class Append(msgspec.Struct, gc=False):
         index: the new index state, or None where no column changes. From an owner (token > 0, or a new run) it is
             written as it stands and clears `attention`. From outside (token 0) it is written only if nobody owns
             the run at that moment; if somebody does, `attention` is set instead, also where `index` is None. A
-            terminal status records `at_us` as the end and frees the slot unless `slot_once`.
+            terminal status records `at_us` as the end and frees the slot unless `slot_once`; whoever waits for it gets
+            it in the same transaction [R-16].
+        key: for a new run the key it is submitted under: taken together with the run, or the answer is `KeyUsed`.
     """
 
     run_id: str
@@ -120,6 +136,7 @@ class Append(msgspec.Struct, gc=False):
     token: int = 0
     new: NewRun | None = None
     index: IndexState | None = None
+    key: SubmissionKey | None = None
 
 
 class Committed(msgspec.Struct, frozen=True, gc=False):
@@ -130,6 +147,13 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
 
 class SlotTaken(msgspec.Struct, frozen=True, gc=False):
     """A new run's slot is taken by `run_id`; nothing was written [R-5, M-1]."""
+
+    run_id: str
+    input_digest: bytes
+
+
+class KeyUsed(msgspec.Struct, frozen=True, gc=False):
+    """The submission's key stands for `run_id`, which may have ended; nothing was written [R-5]."""
 
     run_id: str
     input_digest: bytes
@@ -149,7 +173,7 @@ class Gone(msgspec.Struct, frozen=True, gc=False):
     """The run does not exist (any more); nothing was written [J-2]."""
 
 
-AppendResult: TypeAlias = Committed | SlotTaken | Conflict | Fenced | Gone
+AppendResult: TypeAlias = Committed | SlotTaken | KeyUsed | Conflict | Fenced | Gone
 
 
 class JournalRow(msgspec.Struct, frozen=True, gc=False):
@@ -183,13 +207,18 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
 
 
 class RunRow(msgspec.Struct, frozen=True, gc=False):
-    """An index row as stored."""
+    """An index row as stored.
+
+    Attributes:
+        waiting: it has not ended, and waits for its slot.
+    """
 
     locator: int
     run: NewRun
     state: IndexState
     ended_us: int | None
     attention: bool
+    waiting: bool = False
 
 
 class LoadedRun(msgspec.Struct, frozen=True, gc=False):
@@ -260,6 +289,19 @@ class RunFilter(msgspec.Struct, frozen=True, gc=False):
     statuses: tuple[RunStatus, ...] = ()
     submitted_after_us: int | None = None
     submitted_before_us: int | None = None
+
+
+class WaitingRuns(msgspec.Struct, frozen=True, gc=False):
+    """Who waits for a slot.
+
+    Attributes:
+        count: runs that wait.
+        superseded: ids of runs that hold or wait for a slot, were not asked to cancel, and came before a run that waits
+            to replace them [R-5].
+    """
+
+    count: int
+    superseded: tuple[str, ...]
 
 
 class Trouble(msgspec.Struct, frozen=True, gc=False):
@@ -347,6 +389,26 @@ class Store(Protocol):
 
     async def wake_invalid(self, pipeline: str, generation: int, build: str, now_us: int, /) -> int:
         """Make invalid runs of `pipeline` due now that were judged under another generation or build [D-2]."""
+        ...
+
+    async def grant_slots(self, now_us: int, /) -> int:
+        """Mend what waits for slots [R-16]: free ones go to the run that has waited longest, which is due now; whoever
+        goes on waiting is due at its deadline only. Returns how many got one.
+
+        An ending run passes its slot on by itself, in the append that ends it: it makes the next one due at that time.
+        """
+        ...
+
+    async def waiting_runs(self) -> WaitingRuns:
+        """Who waits for slots, and who is to make place."""
+        ...
+
+    async def claim_key(self, key: SubmissionKey, now_us: int, /) -> SubmissionKey:
+        """Take a key for a run that is there already; if it is taken and has not expired, who has it [R-5]."""
+        ...
+
+    async def forget_keys(self, now_us: int, /) -> int:
+        """Remove submission keys that have expired; returns how many."""
         ...
 
     async def list_runs(self, where: RunFilter, /, *, after: str | None = None, limit: int = 50) -> Sequence[RunRow]:

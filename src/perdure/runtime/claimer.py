@@ -13,7 +13,7 @@ from perdure.ports.store import LoadedRun
 from perdure.runtime.driver import claim_and_drive, judge
 from perdure.runtime.guarding import quarantine
 from perdure.runtime.host import Host
-from perdure.runtime.indexing import invalid_state
+from perdure.runtime.indexing import invalid_state, may_start_waiting
 from perdure.runtime.live import LiveRun
 from perdure.runtime.loading import projected
 
@@ -89,7 +89,7 @@ class Claimer:
 
     def place_freed(self, due_us: int | None) -> None:
         """A place became free, and its run is due again at `due_us`."""
-        self.due_at(due_us)
+        self.due_at(0 if self._host.queued else due_us)
         if self.backlog:
             self._kicked.set()
         self._maybe_quiet()
@@ -197,6 +197,9 @@ class Claimer:
         """The run folded, with its line; None where nobody can run it."""
         host, state = self._host, loaded.row.state
         if state.worker or state.due_us is None:
+            return None
+        if loaded.row.waiting and not may_start_waiting(loaded.row, host.system.now_us()):
+            await host.store.grant_slots(host.system.now_us())
             return None
         try:
             p = await projected(host.store, loaded)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Never, TypeAlias, TypeVar, assert_never
 
 from perdure.core.check import CheckReport
 from perdure.core.durations import Duration
 from perdure.core.explain import Explanation, explain
-from perdure.core.facts import RunSubmitted
 from perdure.core.future import Candidate
 from perdure.core.journal import decode_facts
 from perdure.core.lock import Lock
-from perdure.core.projection import Projection
-from perdure.core.reducer import fold
 from perdure.define.locking import candidates_of
 from perdure.define.pipeline import AnyPipeline, Pipeline
 from perdure.define.result import Result
@@ -24,32 +21,25 @@ from perdure.errors import (
     InvalidArgument,
     InvalidRun,
     NotFound,
-    PayloadError,
-    ScheduleConflict,
 )
 from perdure.ports.clock import System
 from perdure.ports.store import (
-    Committed,
     Deployment,
     IndexState,
     LoadedRun,
     RunFilter,
     RunStatus,
-    SlotTaken,
     Store,
 )
-from perdure.runtime.appending import SlotFreed, append_and_tell, seal
 from perdure.runtime.arguments import check_duration, check_name, check_text, check_time
 from perdure.runtime.census import Census, check, take_census
 from perdure.runtime.deploying import Deploy, deploy_all, roll_back
-from perdure.runtime.entering import SubmitOptions, submission
-from perdure.runtime.indexing import facts_state, new_run, standing_at
+from perdure.runtime.indexing import standing_at
 from perdure.runtime.info import GcReport, RecordedFact, RunInfo, VerifyReport, info_of
 from perdure.runtime.loading import projected
-from perdure.runtime.operating import Operator
-from perdure.runtime.outside import OUTSIDE
 from perdure.runtime.results import result_of
 from perdure.runtime.run import Run
+from perdure.runtime.submitting import Submitter
 from perdure.runtime.waiters import Waiters
 
 In = TypeVar("In")
@@ -60,7 +50,7 @@ Deployments: TypeAlias = list[Deployment]
 Deploys: TypeAlias = list[Deploy]
 
 
-class Client(Operator):
+class Client(Submitter):
     """Everything one can do with runs but execute them. Made by `App.client`, `App.engine` or `connect`.
 
     All methods may raise `StoreUnavailable`: try again, nothing was lost.
@@ -89,88 +79,6 @@ class Client(Operator):
     def release_waiters(self) -> None:
         """The store is closed: whoever waits for a run looks once more, and learns that."""
         self._waiters.wake_all()
-
-    # --- submit
-
-    async def submit(
-        self,
-        pipeline: Pipeline[In, Never, Out_co],
-        input: In,
-        *,
-        resource: str | None = None,
-        tenant: str = "default",
-        delay: Duration | None = None,
-        start_at: datetime | None = None,
-        deadline: datetime | timedelta | None = None,
-        annotations: Mapping[str, str] | None = None,
-        actor: str = "",
-    ) -> Run[Out_co]:
-        """Submit a run; when this returns it is durable and will be executed.
-
-        A live run of the same resource and equal input is returned instead, with `created=False` [R-5].
-
-        Args:
-            resource: what the run is about; by default what the pipeline derives from the input, else the run id.
-            delay: seconds or `timedelta` before the first step starts.
-            start_at: the same as a point in time, with time zone.
-            deadline: when the run is canceled, as a point in time or from now; default: the pipeline's.
-            annotations: labels, for people and for listing; not part of the run's identity.
-            actor: who asks.
-
-        Raises:
-            PayloadError: the input cannot be stored; names the path. Nothing was written.
-            InvalidArgument: another argument is out of range. Nothing was written.
-            ScheduleConflict: a run of other input occupies the slot; names it.
-        """
-        options = SubmitOptions(resource, tenant, delay, start_at, deadline, annotations, actor)
-        submitted = submission(pipeline, input, options, self._system, self._payload_limit)
-        while True:
-            try:
-                run_id, created = await self._enter(pipeline, submitted)
-            except SlotFreed:
-                continue
-            return Run(self, run_id, pipeline.id, created=created)
-
-    async def _enter(self, pipeline: AnyPipeline, submitted: RunSubmitted) -> tuple[str, bool]:
-        """Append the submission; the run's id, and whether it is new."""
-        now_us = self._system.now_us()
-        p = Projection(submitted.run_id)
-        fold(p, submitted, now_us)
-        append = seal(p, [submitted], now_us, self._system.append_id(), OUTSIDE)
-        append.new = new_run(submitted, now_us)
-        append.index = facts_state(p, now_us)
-        result = await append_and_tell(self._store, append, self._notify)
-        if isinstance(result, Committed):
-            return submitted.run_id, True
-        return await self._joined(submitted, result), False
-
-    async def _joined(self, submitted: RunSubmitted, result: object) -> str:
-        """The live run of equal input that occupies the slot [R-5]."""
-        if not isinstance(result, SlotTaken):
-            raise ScheduleConflict(f"run id {submitted.run_id} is taken", submitted.run_id)
-        if result.input_digest.hex() == submitted.input_digest or await self._same_input(submitted, result.run_id):
-            return result.run_id
-        once = " for ever (slot='once')" if submitted.slot == "once" else ""
-        raise ScheduleConflict(
-            f"pipeline {submitted.pipeline!r} has run {result.run_id} with other input for resource "
-            f"{submitted.resource!r}; it occupies the slot{once}",
-            result.run_id,
-        )
-
-    async def _same_input(self, submitted: RunSubmitted, run_id: str) -> bool:
-        """Whether the input of `run_id`, read as the pipeline declares it now, is the same: a new field with a default
-        makes no other input [J-4, P-3]."""
-        pipeline = self._pipelines.get(submitted.pipeline)
-        try:
-            stored = (await projected(self._store, await self._load(run_id))).submitted
-        except NotFound:
-            raise SlotFreed from None
-        if pipeline is None or stored is None:
-            return False
-        try:
-            return pipeline.input_codec.digest_of(stored.input).hex() == submitted.input_digest
-        except PayloadError:
-            return False
 
     # --- read
 
@@ -376,16 +284,20 @@ class Client(Operator):
     ) -> GcReport:
         """Remove terminal runs that ended longer ago than `older_than`, whole, in bounded batches [R-9].
 
+        Idempotency keys whose window is over go, too; others stay, also when their run does not [R-5].
+
         Args:
             older_than: seconds or `timedelta`.
             limit: remove no more than so many.
             dry_run: count only.
             progress: called with the number removed so far.
         """
-        before_us = self._system.now_us() - check_duration("older_than", older_than)
+        now_us = self._system.now_us()
+        before_us = now_us - check_duration("older_than", older_than)
         due = await self._store.count_ended(before_us)
         if dry_run:
             return GcReport(0, 0, due)
+        await self._store.forget_keys(now_us)
         removed = 0
         while limit is None or removed < limit:
             batch = await self._store.remove_ended(before_us, 500 if limit is None else min(500, limit - removed))
@@ -402,6 +314,9 @@ class Client(Operator):
         return await self._store.info()
 
     # --- inside
+
+    def _handle(self, run_id: str, pipeline: Pipeline[In, Never, Out_co], *, created: bool) -> Run[Out_co]:
+        return Run(self, run_id, pipeline.id, created=created)
 
     async def _load(self, run_id: str) -> LoadedRun:
         loaded = await self._store.load(check_name("run id", run_id))

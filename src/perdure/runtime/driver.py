@@ -10,7 +10,7 @@ from perdure.core.facts import OperationRetryScheduled, RetryCause, RunFailed, S
 from perdure.core.operations import EndedOp, InvalidOp, RunOp, UnwindOp
 from perdure.core.outcomes import Interrupted, Outcome
 from perdure.core.projection import Projection
-from perdure.ports.store import Committed, Conflict, Fenced, Gone, IndexState, LoadedRun, SlotTaken
+from perdure.ports.store import AppendResult, Committed, Conflict, IndexState, LoadedRun
 from perdure.runtime.appending import seal
 from perdure.runtime.executor import attempt
 from perdure.runtime.guarding import guarded
@@ -125,7 +125,7 @@ async def apply(host: Host, live: LiveRun, plan: Plan, now_us: int) -> RunOp | U
     return None
 
 
-def _check(result: Committed | SlotTaken | Conflict | Fenced | Gone) -> None:
+def _check(result: AppendResult) -> None:
     if type(result) is Committed:
         return
     if isinstance(result, Conflict):

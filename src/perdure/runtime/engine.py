@@ -32,6 +32,9 @@ logger = logging.getLogger("perdure")
 PATROL_S = 60.0
 """How often attempts that run for very long are looked for."""
 
+MEND_S = 1.0
+"""How long the submitter of a run that replaces others may take to cancel them, before the engine does."""
+
 STUCK_US = 600_000_000
 """An attempt that runs longer than this, ten minutes, is reported once [R-15]."""
 
@@ -75,6 +78,7 @@ class Engine(Client):
         self._errands: set[asyncio.Task[None]] = set()
         self._unseen = self._looking = False
         self._patrol: asyncio.TimerHandle | None = None
+        self._mending: asyncio.TimerHandle | None = None
         self._stopped = False
         store.on_trouble(self._on_trouble)
 
@@ -109,6 +113,7 @@ class Engine(Client):
         if taken:
             logger.info("%d runs of a former owner are due", taken)
         self._watchdog.start()
+        await self._mend_waiting()
         self._claimer.start()
         self._patrol = self._loop.call_later(PATROL_S, self._report_stuck)
 
@@ -198,15 +203,40 @@ class Engine(Client):
         line = host.lines.get(pipeline.id)
         waits = submitted.start_at_us > self._system.now_us() or pipeline.id in host.held
         if line is None or waits or host.draining or claimer.backlog or claimer.free <= 0:
-            run_id, created = await super()._enter(pipeline, submitted)
-            if created:
-                claimer.due_at(submitted.start_at_us)
-                if host.observers:
-                    p = Projection(run_id)
-                    p.submitted = submitted
-                    host.emit("submitted", p)
-            return run_id, created
+            return await super()._enter(pipeline, submitted)
         return await submit_and_drive(host, line, submitted, self._joined)
+
+    def _entered(self, submitted: RunSubmitted) -> None:
+        self._claimer.due_at(submitted.start_at_us)
+        if self._host.observers:
+            p = Projection(submitted.run_id)
+            p.submitted = submitted
+            self._host.emit("submitted", p)
+
+    def _entered_many(self) -> None:
+        self._claimer.due_at(0)
+
+    def _on_waiting(self) -> None:
+        """Runs wait for slots: whoever ends may pass one on; whoever is to make place is told so, if its replacer's
+        submitter was not there to do it [R-16]."""
+        self._host.queued = True
+        self._claimer.due_at(0)
+        if self._mending is None:
+            self._mending = self._loop.call_later(MEND_S, self._mend_soon)
+
+    def _mend_soon(self) -> None:
+        self._mending = None
+        if not self._host.draining:
+            self._spawn(self._insist("runs that wait for their slots could not be looked after", self._mend_waiting))
+
+    async def _mend_waiting(self) -> None:
+        """Free slots go to whoever waits; whoever is to be replaced is canceled [R-5, R-16]."""
+        waiting = await self._store.waiting_runs()
+        self._host.queued = bool(waiting.count)
+        if waiting.count and await self._store.grant_slots(self._system.now_us()):
+            self._claimer.due_at(0)
+        if waiting.superseded:
+            await self._make_place(ENGINE_ACTOR)
 
     # --- being told
 
@@ -250,6 +280,8 @@ class Engine(Client):
 
     async def _notice_outside(self) -> None:
         await self._on_holds()
+        if (await self._store.waiting_runs()).count:
+            self._on_waiting()
         for run_id in await self._store.attention():
             live = self._host.live.get(run_id)
             if live is not None:
@@ -287,11 +319,13 @@ class Engine(Client):
 
     def _end_watch(self) -> None:
         self._watchdog.stop()
-        if self._patrol is not None:
-            self._patrol.cancel()
+        for timer in (self._patrol, self._mending):
+            if timer is not None:
+                timer.cancel()
 
     def _report_stuck(self) -> None:
-        """Name attempts that have been running for very long, once each [R-15]."""
+        """Name attempts that have been running for very long, once each [R-15]; and look after runs that wait."""
+        self._mend_soon()
         now_us = self._system.now_us()
         for live in list(self._host.live.values()):
             op = live.op

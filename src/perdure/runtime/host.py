@@ -52,6 +52,7 @@ class Host:
     Attributes:
         draining: no attempt is reserved any more [R-6].
         held: pipelines in which no attempt is reserved, as far as is known here [R-17].
+        queued: runs wait for slots; one that ends may make another due.
         stopped: the store is closed or about to be.
         live: the runs this engine owns or is about to, by id.
         context: what handlers see of context variables: those of whoever opened the engine, never a submitter's, which
@@ -83,6 +84,7 @@ class Host:
         self.live: dict[str, LiveRun] = {}
         self.draining = False
         self.held: frozenset[str] = frozenset()
+        self.queued = False
         self.stopped = False
         self.judged: dict[str, int] = {}
         self._trouble: dict[str, tuple[int, int]] = {}

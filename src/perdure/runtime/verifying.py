@@ -76,14 +76,14 @@ def check_run(loaded: LoadedRun, snapshot: Snapshot | None) -> list[Finding]:
     if p.submitted is None:
         problems.append("the run has no facts: its journal is gone")
     else:
-        problems += _row_problems(p, loaded.row.run, state)
+        problems += _row_problems(p, loaded.row.run, state, waiting=loaded.row.waiting)
     usable = snapshot is not None and snapshot.reducer == REDUCER_VERSION
     if snapshot is not None and usable and at_snapshot is not None and at_snapshot != snapshot.data:
         problems.append("its snapshot differs from the facts it was folded from")
     return [Finding(run_id, 0, problem) for problem in problems]
 
 
-def _row_problems(p: Projection, run: NewRun, state: IndexState) -> list[str]:
+def _row_problems(p: Projection, run: NewRun, state: IndexState, *, waiting: bool) -> list[str]:
     problems: list[str] = []
     if p.submitted is not None and run != new_run(p.submitted, p.submitted_us):
         problems.append("its index row names another pipeline, resource, slot, input or time than its first fact")
@@ -100,7 +100,7 @@ def _row_problems(p: Projection, run: NewRun, state: IndexState) -> list[str]:
         problems.append("its index row and its facts differ on whether it is being canceled")
     if state.status == "held" and p.held is None:
         problems.append("its index row says held, the facts do not")
-    if state.status == "ready" and state.due_us is None:
+    if state.status == "ready" and state.due_us is None and not waiting:
         problems.append("it waits for a worker and has no due time")
     return problems
 

@@ -26,7 +26,9 @@ from perdure.ports.store import (
     RunFilter,
     RunRow,
     Snapshot,
+    SubmissionKey,
     Trouble,
+    WaitingRuns,
     share,
 )
 from perdure.storage.memory_data import MemoryData, MemoryRun
@@ -257,6 +259,30 @@ class MemoryStore:
     async def pipeline_holds(self, *, history: bool = False) -> Sequence[PipelineHold]:
         self._live()
         return [hold for hold in self.data.pipeline_holds if history or not hold.released_us]
+
+    async def grant_slots(self, now_us: int, /) -> int:
+        self._live()
+        self._flush()
+        granted = self.data.grant_slots(now_us)
+        self._committed()
+        return granted
+
+    async def waiting_runs(self) -> WaitingRuns:
+        self._live()
+        return self.data.waiting_runs()
+
+    async def claim_key(self, key: SubmissionKey, now_us: int, /) -> SubmissionKey:
+        self._live()
+        self._flush()
+        known = self.data.key_in_force(key, now_us)
+        if known is None:
+            self.data.put_key(key)
+            self._committed()
+        return known or key
+
+    async def forget_keys(self, now_us: int, /) -> int:
+        self._live()
+        return self.data.forget_keys(now_us)
 
     async def count_ended(self, before_us: int, /) -> int:
         self._live()

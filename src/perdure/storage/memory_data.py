@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
@@ -19,16 +19,26 @@ from perdure.ports.store import (
     Gone,
     IndexState,
     JournalRow,
+    KeyUsed,
     LedgerCount,
     NewRun,
     PipelineHold,
     RunRow,
     SlotTaken,
     Snapshot,
+    SubmissionKey,
+    WaitingRuns,
 )
+
+Slot: TypeAlias = tuple[str, str, str]
 
 if TYPE_CHECKING:
     from perdure.storage.memory import MemoryStore
+
+
+def slot_of(new: NewRun | None) -> Slot | None:
+    """The slot that a run takes, or waits for."""
+    return None if new is None or new.slot_key is None else (new.tenant, new.pipeline, new.slot_key)
 
 
 @dataclass(slots=True)
@@ -56,7 +66,12 @@ class MemoryRun:
     def row(self) -> RunRow | None:
         if self.new is None or self.state is None:
             return None
-        return RunRow(self.locator, self.new, self.state, self.ended_us, self.attention)
+        return RunRow(self.locator, self.new, self.state, self.ended_us, self.attention, self.waiting)
+
+    @property
+    def waiting(self) -> bool:
+        """It waits for its slot."""
+        return self.new is not None and bool(self.new.waits) and not self.slot_held and self.ended_us is None
 
 
 class MemoryData:
@@ -75,7 +90,9 @@ class MemoryData:
         self.commits = 0
         self._runs: dict[int, MemoryRun] = {}
         self._by_id: dict[str, MemoryRun] = {}
-        self._slots: dict[tuple[str, str, str], MemoryRun] = {}
+        self._slots: dict[Slot, MemoryRun] = {}
+        self._waiting: dict[Slot, dict[int, MemoryRun]] = {}
+        self._keys: dict[Slot, SubmissionKey] = {}
         self._due: dict[int, int] = {}
         self._deployments: list[Deployment] = []
         self._ledgers: dict[bytes, bytes] = {}
@@ -89,6 +106,7 @@ class MemoryData:
             run.new = run.state = run.snapshot = run.ended_us = None
             run.attention = run.slot_held = False
         self._slots.clear()
+        self._waiting.clear()
         self._due.clear()
 
     # --- writing
@@ -116,16 +134,26 @@ class MemoryData:
         if known is not None:
             mine = bool(known.rows) and known.rows[0].append_id == append.append_id
             return Committed(known.locator) if mine else Conflict()
-        if new.slot_key is not None:
-            holder = self._slots.get((new.tenant, new.pipeline, new.slot_key))
+        if append.key is not None:
+            taken = self.key_in_force(append.key, append.at_us)
+            if taken is not None:
+                return KeyUsed(taken.run_id, taken.input_digest)
+        slot = slot_of(new)
+        if slot is not None and not new.waits:
+            holder = self._slots.get(slot)
             if holder is not None and holder.new is not None:
                 return SlotTaken(holder.run_id, holder.new.input_digest)
         run = MemoryRun(next(self._numbers), append.run_id, new=new)
         self._runs[run.locator] = self._by_id[run.run_id] = run
-        if new.slot_key is not None:
+        if append.key is not None:
+            self.put_key(append.key)
+        if slot is not None and not new.waits:
             self._hold_slot(run, new)
         run.add(append)
         self._append_index(run, append)
+        if slot is not None and run.waiting:
+            self._waiting.setdefault(slot, {})[run.locator] = run
+            self._grant(slot, append.at_us)
         return Committed(run.locator)
 
     def _append_index(self, run: MemoryRun, append: Append) -> None:
@@ -136,8 +164,9 @@ class MemoryData:
             self.set_state(run, append.index)
             if append.index.status in TERMINAL:
                 run.ended_us = append.at_us
+                self._wait_no_more(run)
                 if not run.new.slot_once:
-                    self._free_slot(run)
+                    self._pass_slot_on(run, append.at_us)
 
     def set_index(self, locator: int, state: IndexState, tail_seq: int) -> bool:
         run = self._runs.get(locator)
@@ -167,23 +196,97 @@ class MemoryData:
             del self._slots[run.new.tenant, run.new.pipeline, run.new.slot_key]
         run.slot_held = False
 
+    def _pass_slot_on(self, run: MemoryRun, at_us: int) -> None:
+        slot = slot_of(run.new) if run.slot_held else None
+        self._free_slot(run)
+        if slot is not None:
+            self._grant(slot, at_us)
+
+    def _wait_no_more(self, run: MemoryRun) -> None:
+        slot = slot_of(run.new)
+        if slot is not None and slot in self._waiting:
+            self._waiting[slot].pop(run.locator, None)
+            if not self._waiting[slot]:
+                del self._waiting[slot]
+
+    def _grant(self, slot: Slot, now_us: int) -> bool:
+        """Give a slot to whoever has waited longest for it, unless somebody has it."""
+        if slot in self._slots or slot not in self._waiting:
+            return False
+        run = self._waiting[slot][min(self._waiting[slot])]
+        self._wait_no_more(run)
+        if run.new is not None and run.state is not None:
+            self._hold_slot(run, run.new)
+            if run.state.status in ("ready", "invalid") and not run.state.worker:
+                self._set_due(run, now_us, "")
+        return True
+
+    def grant_slots(self, now_us: int) -> int:
+        granted = sum(self._grant(slot, now_us) for slot in list(self._waiting))
+        for run in self._waiting_runs():
+            state, deadline_us = run.state, run.new.deadline_us if run.new is not None else 0
+            if state is None or state.due_us is None or state.worker or state.canceling:
+                continue
+            if not deadline_us or deadline_us > now_us:
+                self._set_due(run, deadline_us or None, state.reason)
+        return granted
+
+    def _set_due(self, run: MemoryRun, due_us: int | None, reason: str) -> None:
+        if run.state is not None:
+            attention = run.attention
+            self.set_state(run, replace(run.state, due_us=due_us, reason=reason))
+            run.attention = attention
+
+    def _waiting_runs(self) -> list[MemoryRun]:
+        return [run for runs in self._waiting.values() for run in runs.values()]
+
+    def waiting_runs(self) -> WaitingRuns:
+        superseded: set[str] = set()
+        for slot, runs in self._waiting.items():
+            last = max((n for n, run in runs.items() if _replaces(run)), default=0)
+            holder = self._slots.get(slot)
+            before = [run for n, run in runs.items() if n < last] + ([holder] if last and holder is not None else [])
+            superseded.update(
+                run.run_id
+                for run in before
+                if run.locator < last and run.state is not None and not run.state.canceling and run.ended_us is None
+            )
+        return WaitingRuns(sum(len(runs) for runs in self._waiting.values()), tuple(sorted(superseded)))
+
+    def key_in_force(self, key: SubmissionKey, now_us: int) -> SubmissionKey | None:
+        known = self._keys.get((key.tenant, key.pipeline, key.key))
+        return known if known is not None and known.expires_us > now_us else None
+
+    def put_key(self, key: SubmissionKey) -> None:
+        self._keys[key.tenant, key.pipeline, key.key] = key
+
+    def forget_keys(self, now_us: int) -> int:
+        old = [name for name, key in self._keys.items() if key.expires_us <= now_us]
+        for name in old:
+            del self._keys[name]
+        return len(old)
+
     def put_snapshot(self, locator: int, snapshot: Snapshot) -> None:
         run = self._runs.get(locator)
         if run is not None:
             run.snapshot = snapshot
 
     def remove(self, run: MemoryRun) -> None:
-        self._free_slot(run)
+        self._pass_slot_on(run, run.ended_us or 0)
         self._due.pop(run.locator, None)
         del self._runs[run.locator]
         del self._by_id[run.run_id]
 
     def restore(self, run: MemoryRun, new: NewRun, state: IndexState, ended_us: int | None, slot_held: bool) -> None:
         self._free_slot(run)
+        self._wait_no_more(run)
         run.new, run.ended_us = new, ended_us
         self.set_state(run, state)
         if slot_held and new.slot_key is not None and (new.tenant, new.pipeline, new.slot_key) not in self._slots:
             self._hold_slot(run, new)
+        slot = slot_of(new)
+        if slot is not None and run.waiting:
+            self._waiting.setdefault(slot, {})[run.locator] = run
 
     def forget_ledgers(self) -> None:
         used = {run.state.signature for run in self._runs.values() if run.state is not None}
@@ -252,3 +355,7 @@ class MemoryData:
     @property
     def stores(self) -> list[MemoryStore]:
         return self._stores
+
+
+def _replaces(run: MemoryRun) -> bool:
+    return run.new is not None and run.new.waits == "replace" and run.state is not None and not run.state.canceling

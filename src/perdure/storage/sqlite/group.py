@@ -23,10 +23,12 @@ from perdure.ports.store import (
     Fenced,
     Gone,
     IndexState,
+    KeyUsed,
     NewRun,
     SlotTaken,
     Snapshot,
 )
+from perdure.storage.sqlite import keys
 from perdure.storage.sqlite.rows import (
     DIGEST,
     INSERT_LEDGER,
@@ -40,6 +42,7 @@ from perdure.storage.sqlite.rows import (
     read_digest,
     state_values,
 )
+from perdure.storage.sqlite.slots import grant_slot
 
 
 class SetIndex(msgspec.Struct, frozen=True, gc=False):
@@ -65,6 +68,19 @@ EntryResult: TypeAlias = AppendResult | bool
 INSERT_FIRST = """
     INSERT INTO journal (run, first_seq, count, at_us, append_id, hash, facts) VALUES (?, ?, ?, ?, ?, ?, ?)
 """
+NEW_AT_ONCE = 32
+"""New runs in one statement."""
+
+
+def _insert_first(rows: int) -> str:
+    """`INSERT_FIRST` for many runs."""
+    return INSERT_FIRST.replace("(?, ?, ?, ?, ?, ?, ?)", ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * rows))
+
+
+INSERT_FIRST_ROWS = _insert_first(NEW_AT_ONCE)
+INSERT_RUNS = INSERT_RUN.replace("(id,", "(n, id,").replace(
+    f"({', '.join('?' * 24)})", ", ".join([f"({', '.join('?' * 25)})"] * NEW_AT_ONCE)
+)
 INSERT_NEXT = """
     INSERT INTO journal (run, first_seq, count, at_us, append_id, hash, facts)
     SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7
@@ -92,7 +108,8 @@ INSERTED = "SELECT run, append_id FROM journal WHERE rowid > ? AND rowid <= ?"
 UPDATE_STATE = f"UPDATE run SET {STATE_ASSIGNMENTS} WHERE n = ?"
 UPDATE_END = f"UPDATE run SET {STATE_ASSIGNMENTS}, ended_us = ?, slot_held = slot_held AND slot_once WHERE n = ?"
 UPDATE_IF_AT_TAIL = (
-    f"UPDATE run SET {STATE_ASSIGNMENTS} WHERE n = ? AND ? = ifnull((SELECT max(first_seq) FROM journal WHERE run = n), 0)"
+    f"UPDATE run SET {STATE_ASSIGNMENTS} WHERE n = ? "
+    "AND ? = ifnull((SELECT max(first_seq) FROM journal WHERE run = n), 0)"
 )
 FLAG_OWNED = "UPDATE run SET attention = 1 WHERE n = ? AND worker IS NOT NULL"
 PUT_SNAPSHOT = """
@@ -114,9 +131,14 @@ def apply_group(con: sqlite3.Connection, entries: Sequence[Entry]) -> list[Entry
     results: list[EntryResult] = [False] * len(entries)
     ordered = {entry.locator for entry in entries if type(entry) is not Append}
     many: list[tuple[int, Append]] = []
+    new: list[tuple[int, Append]] = []
     rest: list[tuple[int, Entry]] = []
     for place, entry in enumerate(entries):
-        if type(entry) is Append and entry.new is None and entry.locator not in ordered:
+        if type(entry) is not Append:
+            rest.append((place, entry))
+        elif entry.new is not None:
+            (new if is_plain(entry, entry.new) else rest).append((place, entry))
+        elif entry.locator not in ordered:
             many.append((place, entry))
         else:
             rest.append((place, entry))
@@ -125,9 +147,19 @@ def apply_group(con: sqlite3.Connection, entries: Sequence[Entry]) -> list[Entry
         while len(many) - done >= size:
             _append_many(cursor, statement, many[done : done + size], results)
             done += size
-    for place, entry in (*many[done:], *rest):
+    inserted = 0
+    while len(new) - inserted >= NEW_AT_ONCE:
+        _append_many_new(cursor, new[inserted : inserted + NEW_AT_ONCE], results)
+        inserted += NEW_AT_ONCE
+    for place, entry in (*many[done:], *new[inserted:], *rest):
         results[place] = _apply(cursor, entry)
     return results
+
+
+def is_plain(append: Append, new: NewRun) -> bool:
+    """Whether nothing but its slot decides about a new run, so that it may be inserted together with others."""
+    state = append.index
+    return append.key is None and not new.waits and state is not None and state.status not in TERMINAL
 
 
 def _put_ledgers(cursor: sqlite3.Cursor, entries: Sequence[Entry]) -> None:
@@ -155,6 +187,33 @@ def _append_many(
             results[place] = Committed(append.locator)
         else:
             results[place] = _append(cursor, append)
+
+
+def _append_many_new(cursor: sqlite3.Cursor, sent: Sequence[tuple[int, Append]], results: list[EntryResult]) -> None:
+    """As many new runs as one statement takes, under numbers given here; who was refused is sent again alone."""
+    first = number(cursor.connection, "SELECT seq FROM sqlite_sequence WHERE name = 'run'") + 1
+    values: list[SqlValue] = []
+    for n, (_, append) in enumerate(sent, first):
+        if append.new is not None and append.index is not None:
+            values.append(n)
+            values += new_run_values(append.new, append.index, append.at_us, append.facts)
+    cursor.execute(INSERT_RUNS, values)
+    inserted: set[int] | None = None
+    if cursor.rowcount != len(sent):
+        inserted = {row[0] for row in cursor.execute("SELECT n FROM run WHERE n >= ?", (first,))}
+    rows: list[SqlValue] = []
+    count = 0
+    for n, (place, append) in enumerate(sent, first):
+        if inserted is None or n in inserted:
+            rows += (n, *_values(append)[1:7])
+            count += 1
+            results[place] = Committed(n)
+    if count:
+        cursor.execute(INSERT_FIRST_ROWS if inserted is None else _insert_first(count), rows)
+    if inserted is not None:
+        for n, (place, append) in enumerate(sent, first):
+            if n not in inserted:
+                results[place] = _apply(cursor, append)
 
 
 def _values(append: Append) -> tuple[SqlValue, ...]:
@@ -217,6 +276,10 @@ def _write_state(cursor: sqlite3.Cursor, locator: int, state: IndexState, at_us:
 def _append_new(cursor: sqlite3.Cursor, append: Append, new: NewRun) -> AppendResult:
     if append.index is None:
         raise ValueError(f"run {append.run_id}: a new run needs an index state")
+    if append.key is not None:
+        taken = keys.in_force(cursor.connection, append.key, append.at_us)
+        if taken is not None and taken.run_id != append.run_id:
+            return KeyUsed(taken.run_id, taken.input_digest)
     cursor.execute(INSERT_RUN, new_run_values(new, append.index, append.at_us, append.facts))
     if cursor.rowcount != 1:
         return _why_not_new(cursor.connection, append, new)
@@ -233,6 +296,10 @@ def _append_new(cursor: sqlite3.Cursor, append: Append, new: NewRun) -> AppendRe
             append.facts.decode(),
         ),
     )
+    if append.key is not None:
+        keys.put(cursor.connection, append.key)
+    if new.waits and new.slot_key is not None:
+        grant_slot(cursor.connection, new.slot_key, new.pipeline, new.tenant, append.at_us)
     if append.index.status in TERMINAL:  # it had to win its slot nevertheless
         cursor.execute("UPDATE run SET slot_held = slot_once WHERE n = ? AND slot_held", (locator,))
     return Committed(locator)

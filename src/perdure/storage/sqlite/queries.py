@@ -290,13 +290,13 @@ def restore_index(
     con.execute(
         "INSERT INTO run (n, id, tenant, pipeline, resource, slot_key, slot_once, slot_held, input_digest, "
         "submitted_us, deadline_us, status, token, generation, build, reason, canceling, step, version, tail_hash, "
-        "signature) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', 0, 0, '', '', 0, '', 0, x'', x'') "
+        "signature, waits) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', 0, 0, '', '', 0, '', 0, x'', x'', ?) "
         "ON CONFLICT (n) DO UPDATE SET "
         "id = excluded.id, tenant = excluded.tenant, pipeline = excluded.pipeline, resource = excluded.resource, "
         "slot_key = excluded.slot_key, slot_once = excluded.slot_once, slot_held = excluded.slot_held, "
         "input_digest = excluded.input_digest, submitted_us = excluded.submitted_us, "
-        "deadline_us = excluded.deadline_us",
-        (n, *run_values(new, slot_held=held, digest=new.input_digest)),
+        "deadline_us = excluded.deadline_us, waits = excluded.waits",
+        (n, *run_values(new, slot_held=held, digest=new.input_digest), new.waits or None),
     )
     con.execute(f"UPDATE run SET {STATE_ASSIGNMENTS}, ended_us = ? WHERE n = ?", (*state_values(state), ended_us, n))
     con.executemany(INSERT_LEDGER, ledger_values((state,)))

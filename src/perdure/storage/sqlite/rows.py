@@ -21,7 +21,7 @@ DIGEST = """
 RUN_COLUMNS = (
     f"n, id, tenant, pipeline, resource, slot_key, slot_once, {DIGEST}, submitted_us, deadline_us, "
     "status, due_us, worker, token, generation, build, reason, canceling, step, version, tail_hash, "
-    "signature, ended_us, attention"
+    "signature, ended_us, attention, waits, slot_held"
 )
 JOURNAL_COLUMNS = "first_seq, count, at_us, append_id, hash, CAST(facts AS BLOB)"
 """The facts as bytes: a damaged text is for `verify` to find, not for the driver to stumble over."""
@@ -53,8 +53,8 @@ def state_values(state: IndexState) -> tuple[SqlValue, ...]:
 INSERT_RUN = """
     INSERT INTO run (id, tenant, pipeline, resource, slot_key, slot_once, slot_held, input_digest, submitted_us,
                      deadline_us, ended_us, status, due_us, worker, token, generation, build, reason, canceling, step,
-                     version, tail_hash, signature)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                     version, tail_hash, signature, waits)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT DO NOTHING
 """
 
@@ -80,8 +80,9 @@ def new_run_values(new: NewRun, state: IndexState, at_us: int, facts: bytes) -> 
         and facts.startswith(b'[{"fact":"RunSubmitted",')
         and b'"input_digest":"%b"' % new.input_digest.hex().encode() in facts
     )
-    columns = run_values(new, slot_held=new.slot_key is not None, digest=None if told else new.input_digest)
-    return (*columns, ended_us, *state_values(state))
+    held = new.slot_key is not None and not new.waits
+    columns = run_values(new, slot_held=held, digest=None if told else new.input_digest)
+    return (*columns, ended_us, *state_values(state), new.waits or None)
 
 
 def run_values(new: NewRun, *, slot_held: bool, digest: bytes | None) -> tuple[SqlValue, ...]:
@@ -112,7 +113,7 @@ def read_run(row: Row) -> RunRow:
     """A row of `RUN_COLUMNS`."""
     (n, id_, tenant, pipeline, resource, slot_key, once, digest, submitted, deadline, *rest) = row
     (status, due, worker, token, generation, build, reason, canceling, step, version, tail_hash, *rest) = rest
-    (signature, ended, attention) = rest
+    (signature, ended, attention, waits, slot_held) = rest
     return RunRow(
         n,
         NewRun(
@@ -125,6 +126,7 @@ def read_run(row: Row) -> RunRow:
             read_digest(digest),
             submitted,
             deadline,
+            waits or "",
         ),
         IndexState(
             status,
@@ -142,6 +144,7 @@ def read_run(row: Row) -> RunRow:
         ),
         ended,
         bool(attention),
+        waits is not None and not slot_held and ended is None,
     )
 
 

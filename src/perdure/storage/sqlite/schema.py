@@ -11,6 +11,7 @@ import sqlite3
 
 from perdure.errors import StoreUnusable
 from perdure.storage.sqlite.busy import patiently
+from perdure.storage.sqlite.slots import WAITING, grant
 
 APPLICATION_ID = 0x70726472  # "prdr"
 SCHEMA_VERSION = 1
@@ -31,7 +32,7 @@ SCHEMA = (
     """,
     "CREATE UNIQUE INDEX journal_key ON journal (run, first_seq)",
     # Index rows. resource NULL: the slot key or else the run's id.
-    # input_digest NULL: the first fact tells it. worker NULL: nobody.
+    # input_digest NULL: the first fact tells it. worker NULL: nobody. waits NULL: it never waits for its slot.
     """
     CREATE TABLE run (
         n INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -58,7 +59,8 @@ SCHEMA = (
         tail_hash BLOB NOT NULL,
         attention INTEGER NOT NULL DEFAULT 0,
         ended_us INTEGER,
-        signature BLOB NOT NULL
+        signature BLOB NOT NULL,
+        waits TEXT
     ) STRICT
     """,
     "CREATE UNIQUE INDEX run_slot ON run (slot_key, pipeline, tenant) WHERE slot_held = 1",
@@ -66,6 +68,32 @@ SCHEMA = (
     "CREATE INDEX run_due_new ON run (due_us) WHERE due_us IS NOT NULL AND token = 0",
     "CREATE INDEX run_owned ON run (attention) WHERE worker IS NOT NULL",
     "CREATE INDEX run_invalid ON run (pipeline) WHERE status = 'invalid'",
+    # Who waits for a slot, and passing it on: with the end of the run that had it, whoever writes that [R-16].
+    f"CREATE INDEX run_waiting ON run (slot_key, pipeline, tenant, n) WHERE {WAITING}",
+    f"""
+    CREATE TRIGGER slot_freed AFTER UPDATE OF slot_held ON run
+    WHEN old.slot_held = 1 AND new.slot_held = 0 AND new.ended_us IS NOT NULL BEGIN
+        {grant("old.slot_key", "old.pipeline", "old.tenant", "new.ended_us")};
+    END
+    """,
+    f"""
+    CREATE TRIGGER slot_removed AFTER DELETE ON run WHEN old.slot_held = 1 AND old.ended_us IS NOT NULL BEGIN
+        {grant("old.slot_key", "old.pipeline", "old.tenant", "old.ended_us")};
+    END
+    """,
+    # What callers said twice: which run a key stands for, beyond the run's life [R-5].
+    """
+    CREATE TABLE submission_key (
+        tenant TEXT NOT NULL,
+        pipeline TEXT NOT NULL,
+        key TEXT NOT NULL,
+        run TEXT NOT NULL,
+        input_digest BLOB NOT NULL,
+        expires_us INTEGER NOT NULL,
+        PRIMARY KEY (tenant, pipeline, key)
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX submission_key_expires ON submission_key (expires_us)",
     # Runs whose index row was removed while their journal stayed: what retention left half done, or what is to be
     # rebuilt. Kept by a trigger so that looking for them never means looking at all runs [R-7].
     "CREATE TABLE stray (run INTEGER PRIMARY KEY, id TEXT NOT NULL) STRICT",

@@ -24,9 +24,11 @@ from perdure.ports.store import (
     RunFilter,
     RunRow,
     Snapshot,
+    SubmissionKey,
     Trouble,
+    WaitingRuns,
 )
-from perdure.storage.sqlite import holds, queries
+from perdure.storage.sqlite import holds, keys, queries, slots
 from perdure.storage.sqlite.busy import PATIENCE_S
 from perdure.storage.sqlite.group import PutSnapshot, SetIndex
 from perdure.storage.sqlite.mail import Mailbox
@@ -285,6 +287,18 @@ class SqliteStore:
 
     async def pipeline_holds(self, *, history: bool = False) -> Sequence[PipelineHold]:
         return await self._read(lambda con: holds.holds(con, history))
+
+    async def grant_slots(self, now_us: int, /) -> int:
+        return await self._write(lambda con: slots.grant_slots(con, now_us))
+
+    async def waiting_runs(self) -> WaitingRuns:
+        return await self._read(slots.waiting_runs)
+
+    async def claim_key(self, key: SubmissionKey, now_us: int, /) -> SubmissionKey:
+        return await self._write(lambda con: keys.claim(con, key, now_us))
+
+    async def forget_keys(self, now_us: int, /) -> int:
+        return await self._write(lambda con: keys.forget(con, now_us))
 
     async def count_ended(self, before_us: int, /) -> int:
         return await self._read(lambda con: queries.count_ended(con, before_us))

@@ -1,0 +1,340 @@
+"""How runs enter: one or many, on a free slot or a busy one, once per key [R-5, M-1]."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Literal, Never, TypeAlias, TypeVar, get_args
+
+from msgspec.structs import replace
+
+from perdure.core.durations import Duration
+from perdure.core.facts import RunSubmitted
+from perdure.core.projection import Projection
+from perdure.core.reducer import fold
+from perdure.define.pipeline import AnyPipeline, Pipeline
+from perdure.errors import ConflictError, InvalidArgument, KeyTaken, NotFound, PayloadError, ScheduleConflict
+from perdure.ports.store import Append, AppendResult, Committed, KeyUsed, LoadedRun, SlotTaken, SubmissionKey
+from perdure.runtime.appending import SlotFreed, append_and_tell, seal
+from perdure.runtime.arguments import check_duration, check_name
+from perdure.runtime.entering import SubmitOptions, submission
+from perdure.runtime.indexing import facts_state, new_run, waiting_state
+from perdure.runtime.loading import projected
+from perdure.runtime.operating import Operator
+from perdure.runtime.outside import OUTSIDE
+from perdure.runtime.run import Run
+
+In = TypeVar("In")
+Out_co = TypeVar("Out_co", covariant=True)
+
+OnBusy: TypeAlias = Literal["join", "reject", "queue", "replace"]
+"""What a submission does when a live run has its slot."""
+
+KEY_WINDOW = timedelta(days=1)
+SLICE = 256
+"""Submissions that are prepared, and handed to the store, without giving anybody else a turn."""
+
+
+class Submitter(Operator):
+    """The submitting half of `Client`."""
+
+    async def submit(
+        self,
+        pipeline: Pipeline[In, Never, Out_co],
+        input: In,
+        *,
+        resource: str | None = None,
+        tenant: str = "default",
+        delay: Duration | None = None,
+        start_at: datetime | None = None,
+        deadline: datetime | timedelta | None = None,
+        annotations: Mapping[str, str] | None = None,
+        actor: str = "",
+        on_busy: OnBusy = "join",
+        idempotency_key: str | None = None,
+        key_window: Duration | None = None,
+    ) -> Run[Out_co]:
+        """Submit a run; when this returns it is durable and will be executed.
+
+        A live run of the same resource and equal input is returned instead, with `created=False` [R-5].
+
+        Args:
+            resource: what the run is about; by default what the pipeline derives from the input, else the run id.
+            delay: seconds or `timedelta` before the first step starts.
+            start_at: the same as a point in time, with time zone.
+            deadline: when the run is canceled, as a point in time or from now; default: the pipeline's.
+            annotations: labels, for people and for listing; not part of the run's identity.
+            actor: who asks.
+            on_busy: if a live run has the slot: `join` it if its input is equal; `reject` the submission, also then;
+                `queue`: be a run that starts when its turn comes, first come, first served; `replace`: the same, and
+                cancel whoever has the slot or waits for it, so that it starts when they have ended and unwound.
+            idempotency_key: say so if this may be sent again: with equal input it gives the same run, also after that
+                has ended. Counts within the tenant and the pipeline.
+            key_window: how long; default: a day.
+
+        Raises:
+            PayloadError: the input cannot be stored; names the path. Nothing was written.
+            InvalidArgument: another argument is out of range. Nothing was written.
+            ScheduleConflict: a run occupies the slot, of other input if it may be joined; names it.
+            KeyTaken: the key was used with other input.
+        """
+        _check_policy(pipeline, on_busy)
+        window_us = _window_us(idempotency_key, key_window)
+        options = SubmitOptions(resource, tenant, delay, start_at, deadline, annotations, actor)
+        submitted = submission(pipeline, input, options, self._system, self._payload_limit)
+        while True:
+            try:
+                if on_busy == "join" and idempotency_key is None:
+                    run_id, created = await self._enter(pipeline, submitted)
+                else:
+                    key = self._key(submitted, idempotency_key, window_us)
+                    run_id, created = await self._enter_by(submitted, on_busy, key)
+            except SlotFreed:
+                continue
+            return self._handle(run_id, pipeline, created=created)
+
+    async def submit_many(
+        self,
+        pipeline: Pipeline[In, Never, Out_co],
+        inputs: Iterable[In],
+        *,
+        tenant: str = "default",
+        delay: Duration | None = None,
+        start_at: datetime | None = None,
+        deadline: datetime | timedelta | None = None,
+        annotations: Mapping[str, str] | None = None,
+        actor: str = "",
+        on_busy: Literal["join", "reject"] = "join",
+    ) -> list[Run[Out_co] | ScheduleConflict]:
+        """Submit a run for every input, in few transactions; when this returns all are durable.
+
+        It is no transaction over all of them: every input fares as if it were submitted alone, in this order. All are
+        checked first, and kept in memory until then; give some thousands at a time.
+
+        Returns:
+            For each input its run, or why there is none: a refused submission hurts no other.
+
+        Raises:
+            PayloadError: an input cannot be stored; its path begins with its number, like `$[7].amount`. Nothing was
+                written.
+            InvalidArgument: another argument is out of range. Nothing was written.
+        """
+        if on_busy not in ("join", "reject"):
+            raise InvalidArgument(f"on_busy of many must be join or reject, not {on_busy!r}")
+        options = SubmitOptions(None, tenant, delay, start_at, deadline, annotations, actor)
+        found: list[Run[Out_co] | ScheduleConflict] = []
+        sent: list[tuple[RunSubmitted, asyncio.Future[AppendResult]]] = []
+        for part in await self._prepared(pipeline, inputs, options):
+            futures = [self._store.append(append) for _, append in part]
+            sent += [(submitted, future) for (submitted, _), future in zip(part, futures, strict=True)]
+            futures[-1].add_done_callback(lambda _: self._entered_many())  # whatever becomes of the caller [R-16]
+            await asyncio.sleep(0)
+        if sent:
+            await asyncio.wait([future for _, future in sent])
+        for submitted, future in sent:
+            if type(future.result()) is Committed:
+                found.append(self._handle(submitted.run_id, pipeline, created=True))
+            else:
+                found.append(await self._refused(pipeline, submitted, future.result(), on_busy))
+        return found
+
+    async def _prepared(
+        self, pipeline: AnyPipeline, inputs: Iterable[object], options: SubmitOptions
+    ) -> list[list[tuple[RunSubmitted, Append]]]:
+        parts: list[list[tuple[RunSubmitted, Append]]] = []
+        for number, input in enumerate(inputs):
+            if not number % SLICE:
+                parts.append([])
+                await asyncio.sleep(0)
+            try:
+                submitted = submission(pipeline, input, options, self._system, self._payload_limit)
+            except PayloadError as error:
+                raise PayloadError(f"$[{number}]{error.path.removeprefix('$')}", error.problem) from None
+            parts[-1].append((submitted, self._first_append(submitted, None)))
+        return parts
+
+    async def _refused(
+        self, pipeline: Pipeline[In, Never, Out_co], submitted: RunSubmitted, result: AppendResult, on_busy: OnBusy
+    ) -> Run[Out_co] | ScheduleConflict:
+        """What becomes of one of many whose slot is taken."""
+        while True:
+            try:
+                run_id, created = await self._answered(submitted, result, on_busy, None)
+                return self._handle(run_id, pipeline, created=created)
+            except ScheduleConflict as conflict:
+                return conflict
+            except SlotFreed:
+                result = await self._store.append(self._first_append(submitted, None))
+
+    # --- entering
+
+    async def _enter(self, pipeline: AnyPipeline, submitted: RunSubmitted) -> tuple[str, bool]:
+        """Append the submission, or join; the run's id, and whether it is new."""
+        return await self._enter_by(submitted, "join", None)
+
+    async def _enter_by(self, submitted: RunSubmitted, on_busy: OnBusy, key: SubmissionKey | None) -> tuple[str, bool]:
+        result = await append_and_tell(self._store, self._first_append(submitted, key), self._notify)
+        return await self._answered(submitted, result, on_busy, key)
+
+    def _first_append(self, submitted: RunSubmitted, key: SubmissionKey | None) -> Append:
+        now_us = self._system.now_us()
+        p = Projection(submitted.run_id)
+        fold(p, submitted, now_us)
+        append = seal(p, [submitted], now_us, self._system.append_id(), OUTSIDE)
+        append.new = new_run(submitted, now_us)
+        append.index = waiting_state(p) if submitted.waits else facts_state(p, now_us)
+        append.key = key
+        return append
+
+    async def _answered(
+        self, submitted: RunSubmitted, result: AppendResult, on_busy: OnBusy, key: SubmissionKey | None
+    ) -> tuple[str, bool]:
+        """What the store's answer to a submission means to the caller."""
+        if isinstance(result, Committed):
+            self._entered(submitted)
+            return submitted.run_id, True
+        if isinstance(result, KeyUsed) and key is not None:
+            return await self._under_key(submitted, key, result.run_id, result.input_digest), False
+        if on_busy == "join" or not isinstance(result, SlotTaken):
+            run_id = await self._joined(submitted, result)
+            return (run_id if key is None else await self._keyed(submitted, key, run_id)), False
+        if on_busy == "reject":
+            raise _busy(submitted, result.run_id, "")
+        return await self._enter_waiting(submitted, result, on_busy, key)
+
+    async def _joined(self, submitted: RunSubmitted, result: AppendResult) -> str:
+        """The live run of equal input that occupies the slot [R-5]."""
+        if not isinstance(result, SlotTaken):
+            raise ScheduleConflict(f"run id {submitted.run_id} is taken", submitted.run_id)
+        if await self._equal(submitted, result.run_id, result.input_digest):
+            return result.run_id
+        raise _busy(submitted, result.run_id, " with other input")
+
+    async def _equal(self, submitted: RunSubmitted, run_id: str, digest: bytes) -> bool:
+        """Whether the input of `run_id`, read as the pipeline declares it now, is the same: a new field with a default
+        makes no other input [J-4, P-3]."""
+        if digest.hex() == submitted.input_digest:
+            return True
+        pipeline = self._pipelines.get(submitted.pipeline)
+        loaded = await self._store.load(run_id)
+        if loaded is None:
+            raise SlotFreed
+        stored = (await projected(self._store, loaded)).submitted
+        if pipeline is None or stored is None:
+            return False
+        try:
+            return pipeline.input_codec.digest_of(stored.input).hex() == submitted.input_digest
+        except PayloadError:
+            return False
+
+    # --- waiting for the slot
+
+    async def _enter_waiting(
+        self,
+        submitted: RunSubmitted,
+        taken: SlotTaken,
+        on_busy: Literal["queue", "replace"],
+        key: SubmissionKey | None,
+    ) -> tuple[str, bool]:
+        """A run that is there, and starts when it gets its slot: durable first, whoever is to make place after it, so
+        that nothing is canceled for a run that is not there. The engine cancels what the caller could not [R-16]."""
+        holder = await self._store.load(taken.run_id)
+        if holder is None:
+            raise SlotFreed
+        if _keeps_its_slot(holder):
+            raise _busy(submitted, taken.run_id, "", " for ever (slot='once')")
+        waiting = replace(submitted, waits=on_busy)
+
+        def tell(run_id: str) -> None:
+            self._notify(run_id)
+            self._on_waiting()
+
+        result = await append_and_tell(self._store, self._first_append(waiting, key), tell)
+        if not isinstance(result, Committed):
+            return await self._answered(waiting, result, "join", key)
+        self._entered(waiting)
+        if on_busy == "replace":
+            await self._make_place(submitted.actor)
+        return submitted.run_id, True
+
+    async def _make_place(self, actor: str) -> None:
+        """Cancel the runs that others wait to replace."""
+        for run_id in (await self._store.waiting_runs()).superseded:
+            with suppress(ConflictError, NotFound):
+                await self.cancel(run_id, reason="replaced", actor=actor)
+
+    # --- keys
+
+    def _key(self, submitted: RunSubmitted, key: str | None, window_us: int) -> SubmissionKey | None:
+        if key is None:
+            return None
+        expires_us = self._system.now_us() + window_us
+        digest = bytes.fromhex(submitted.input_digest)
+        return SubmissionKey(submitted.tenant, submitted.pipeline, key, submitted.run_id, digest, expires_us)
+
+    async def _under_key(self, submitted: RunSubmitted, key: SubmissionKey, run_id: str, digest: bytes) -> str:
+        """The run that was submitted under the key, if its input is equal."""
+        with suppress(SlotFreed):  # removed by retention: its digest is all that is left of it
+            if await self._equal(submitted, run_id, digest):
+                return run_id
+        raise KeyTaken(
+            f"idempotency key {key.key!r} of pipeline {key.pipeline!r} was used for run {run_id} with other input",
+            key.key,
+        )
+
+    async def _keyed(self, submitted: RunSubmitted, key: SubmissionKey, run_id: str) -> str:
+        """The key stands for the run that was joined, unless somebody was faster."""
+        taken = await self._store.claim_key(replace(key, run_id=run_id), self._system.now_us())
+        return (
+            run_id
+            if taken.run_id == run_id
+            else await self._under_key(submitted, key, taken.run_id, taken.input_digest)
+        )
+
+    # --- inside
+
+    def _handle(self, run_id: str, pipeline: Pipeline[In, Never, Out_co], *, created: bool) -> Run[Out_co]:
+        raise NotImplementedError
+
+    def _entered(self, submitted: RunSubmitted) -> None:
+        """A run is durable that this client submitted."""
+
+    def _entered_many(self) -> None:
+        """Some are."""
+
+    def _on_waiting(self) -> None:
+        """A run waits for its slot."""
+
+
+def _check_policy(pipeline: AnyPipeline, on_busy: OnBusy) -> None:
+    if on_busy not in get_args(OnBusy):
+        raise InvalidArgument(f"on_busy must be one of {', '.join(get_args(OnBusy))}, not {on_busy!r}")
+    if pipeline.slot == "once" and on_busy in ("queue", "replace"):
+        raise InvalidArgument(f"on_busy={on_busy!r} would wait for ever: pipeline {pipeline.id!r} has slot='once'")
+
+
+def _window_us(key: str | None, window: Duration | None) -> int:
+    if key is None:
+        if window is not None:
+            raise InvalidArgument("key_window needs an idempotency_key")
+        return 0
+    check_name("idempotency_key", key)
+    window_us = check_duration("key_window", KEY_WINDOW if window is None else window)
+    if not window_us:
+        raise InvalidArgument("key_window must be longer than nothing")
+    return window_us
+
+
+def _keeps_its_slot(holder: LoadedRun) -> bool:
+    return holder.row.ended_us is not None and holder.row.run.slot_once
+
+
+def _busy(submitted: RunSubmitted, run_id: str, how: str, long: str = "") -> ScheduleConflict:
+    long = long or (" for ever (slot='once')" if submitted.slot == "once" else "")
+    return ScheduleConflict(
+        f"pipeline {submitted.pipeline!r} has run {run_id}{how} for resource {submitted.resource!r}; "
+        f"it occupies the slot{long}",
+        run_id,
+    )
