@@ -10,10 +10,11 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import pytest
 
-from perdure.testing.simulation import KINDS, Report, simulate
+from perdure.testing.simulation import KINDS, Report, Violation, simulate
 
 ENOUGH = 200
 """So many seeds have to show every kind of fault."""
@@ -35,9 +36,31 @@ def play(seeds: Iterable[int], note: Callable[[str], None]) -> None:
     assert played < ENOUGH or not missing, f"never happened in {played} seeds: {missing}"
 
 
+@pytest.mark.timeout(900)  # ten seconds of work, on machines that do other things besides
 def test_no_seed_breaks_a_rule(sim_seeds: Sequence[int], note: Callable[[str], None]) -> None:
     """M-1 .. M-17, E-1 .. E-12, U-1 .. U-12, J-1 .. J-16, R-1 .. R-18 under crashes, cancels and redeployments."""
     play(sim_seeds, note)
+
+
+def crash_everywhere(seed: int, turns: int) -> int:
+    """Play a seed once for each place where a process can die: before and after every append and every effect."""
+    points = simulate(seed, turns=turns, crash_at=0).crash_points
+    for point in range(1, points + 1):
+        simulate(seed, turns=turns, crash_at=point).check()
+    return points
+
+
+@pytest.mark.parametrize("seed", [1, 4])
+def test_a_crash_at_any_point_breaks_no_rule(seed: int, note: Callable[[str], None]) -> None:
+    """J-12, J-14, M-3, M-6, M-8: not only where chance puts it."""
+    note(f"{crash_everywhere(seed, 8)} places to die in seed {seed}")
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("seed", range(100, 120))
+def test_a_crash_at_any_point_of_many_seeds_breaks_no_rule(seed: int) -> None:
+    crash_everywhere(seed, 40)
 
 
 @pytest.mark.deep
@@ -83,7 +106,5 @@ def test_a_failure_says_how_to_play_it_again() -> None:
 
 def broken(report: Report) -> Report:
     """The same, as if a rule had been broken in it."""
-    from perdure.testing.simulation import Violation
-
     violation = Violation("", "R-16", "an example")
-    return Report(report.seed, (violation,), report.tally, report.trace, report.runs, report.facts)
+    return replace(report, violations=(violation,))

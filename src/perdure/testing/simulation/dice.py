@@ -126,16 +126,24 @@ COUNTED: tuple[str, ...] = (
 KINDS: tuple[str, ...] = (*CHANCES, *(f"action: {name}" for name in ACTIONS), *COUNTED)
 """Everything that has to happen at least once over a run of seeds; zero of a kind means that it is not tested."""
 
+CRASHES = frozenset(kind for kind in CHANCES if kind.startswith("crash"))
+
 
 class Dice:
     """Seeded chance, with a tally of what it dealt.
 
+    Args:
+        crash_at: instead of by chance, a process dies at exactly that opportunity, counted from 1; 0: at none.
+
     Attributes:
         tally: how often each kind happened.
         quiet: no fault is dealt any more.
+        crash_points: opportunities for a crash so far.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, crash_at: int | None = None) -> None:
+        self.crash_points = 0
+        self._crash_at = crash_at
         self._random = random.Random(f"simulation {seed}")
         self.tally: Counter[str] = Counter()
         self.quiet = False
@@ -149,7 +157,13 @@ class Dice:
 
     def hit(self, kind: str) -> bool:
         """Whether a fault of this kind happens here; counted if so."""
-        if self.quiet or self._random.random() >= self._chances[kind]:
+        if self.quiet:
+            return False
+        happens = self._random.random() < self._chances[kind]
+        if kind in CRASHES:
+            self.crash_points += 1
+            happens = happens if self._crash_at is None else self.crash_points == self._crash_at
+        if not happens:
             return False
         self.tally[kind] += 1
         return True

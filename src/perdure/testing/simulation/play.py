@@ -28,9 +28,9 @@ for a while. Shorter than the time after which the engine looks for what nobody 
 class Play:
     """See the module; `run` plays one seed to its end."""
 
-    def __init__(self, seed: int, loop: VirtualLoop, turns: int = TURNS) -> None:
+    def __init__(self, seed: int, loop: VirtualLoop, turns: int = TURNS, crash_at: int | None = None) -> None:
         self.seed = seed
-        self.dice = Dice(seed)
+        self.dice = Dice(seed, crash_at)
         self.history = History(self.dice, lambda: loop.now_us)
         self.history.on_violation = self._stop
         self.world = World(self.dice, self.history)

@@ -32,6 +32,7 @@ class Report:
         tally: how often each kind of fault happened.
         trace: what happened, line by line.
         runs, facts: how much.
+        crash_points: places where a process could have died.
     """
 
     seed: int
@@ -40,6 +41,7 @@ class Report:
     trace: tuple[str, ...]
     runs: int
     facts: int
+    crash_points: int
 
     @property
     def digest(self) -> str:
@@ -69,10 +71,15 @@ class SimulationFailed(AssertionError):
         super().__init__("\n".join(lines))
 
 
-def simulate(seed: int, *, turns: int = TURNS) -> Report:
-    """Play one seed to its end in virtual time; never raises for a rule that was broken, see `Report.check`."""
+def simulate(seed: int, *, turns: int = TURNS, crash_at: int | None = None) -> Report:
+    """Play one seed to its end in virtual time; never raises for a rule that was broken, see `Report.check`.
+
+    Args:
+        turns: so many things happen before everything comes to rest.
+        crash_at: see `Dice`; with it, every append and effect can be tried as the place to die.
+    """
     loop = VirtualLoop(limit=timedelta(days=30), patience=PATIENCE)
-    play = Play(seed, loop, turns)
+    play = Play(seed, loop, turns, crash_at)
     history = play.history
     loop.set_exception_handler(lambda _loop, context: history.blame("", "R-15", _text(context)))
     with _errors_are_violations(play), asyncio.Runner(loop_factory=lambda: loop) as runner:
@@ -81,7 +88,15 @@ def simulate(seed: int, *, turns: int = TURNS) -> Report:
         except Stuck as stuck:
             history.blame("", "R-16", str(stuck))
     facts = sum(judge.seq for judge in history.judges.values())
-    return Report(seed, tuple(history.violations), play.dice.tally, tuple(history.trace), len(history.judges), facts)
+    return Report(
+        seed,
+        tuple(history.violations),
+        play.dice.tally,
+        tuple(history.trace),
+        len(history.judges),
+        facts,
+        play.dice.crash_points,
+    )
 
 
 def _text(context: dict[str, Any]) -> str:
