@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from perdure.core.check import CheckReport, LedgerRuns, PipelineCheck, check_pipeline
 from perdure.core.drain import Drain
@@ -12,6 +14,7 @@ from perdure.core.future import Candidate, Reads
 from perdure.core.signature import ledger_of
 from tests.core.build import Life, topology
 from tests.core.pasts import past, stopped
+from tests.core.strategies import TOPOLOGIES, lives
 
 Reading = dict[str, Reads]
 
@@ -212,3 +215,17 @@ def test_a_retired_step_that_others_read_or_that_is_not_retired_yet_is_not() -> 
     assert drain(Life("A R B"), "A R~ B", "A R~ B", {"B": Reads((), ("R",))}).read_by == ("B",)
     fresh = drain(Life("A R B"), "A R B", "A R~ B")
     assert (fresh.fresh, fresh.drained) == (True, False)
+
+
+@given(st.lists(lives(), max_size=4), st.sampled_from(TOPOLOGIES), st.sampled_from(TOPOLOGIES))
+def test_every_live_run_is_counted_once(found: list[Life], deployed: str, new: str) -> None:
+    """D-6: kinds add up; deploying what is deployed makes nobody invalid and changes nothing."""
+    live = [life for life in found if life.p.ended is None]
+    report = check([(n + 1, life) for n, life in enumerate(found)], deployed, new)
+    assert report.runs == sum(kind.count for kind in report.kinds)
+    assert len(live) == report.ledgers
+    assert (report.invalid == 0) is CheckReport((report,)).ok
+    assert max(report.invalid, report.unchanged, report.gaining, report.leaking) <= report.runs
+    again = check([(1, life) for life in live], deployed, deployed)
+    assert again.unchanged + again.still_invalid == len(live)
+    assert not again.invalid

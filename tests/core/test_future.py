@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from perdure.core import facts as f
 from perdure.core.diff import TopologyDiff, diff
+from perdure.core.drain import drains
 from perdure.core.future import Candidate, Future, Missing, Reads, future
 from perdure.core.operations import InvalidOp
 from perdure.core.signature import ledger_of, projection_of
@@ -122,3 +125,40 @@ def test_what_an_edit_did(former: str, new: str, wanted: TopologyDiff) -> None:
     found = diff(topology(former), topology(new))
     assert found == wanted
     assert found.empty is (former == new)
+
+
+@given(lives(), st.sampled_from(TOPOLOGIES), st.integers(0, 3))
+def test_without_a_drained_step_a_run_lives_the_same(life: Life, text: str, which: int) -> None:
+    """D-6, E-9: what `drain` lets go nobody misses, whatever the run has behind it."""
+    assume(life.p.ended is None and life.p.submitted is not None and life.p.submitted.deadline_us == 0)
+    words = text.split()
+    assume(which < len(words))
+    words[which] = words[which].replace("~", "") + "~"
+    step = topology(words[which]).ids[0]
+    life.deploy(" ".join(words))
+    p = projection_of(ledger_of(life.p))
+    p.held = None
+    found = drains([(1, 0, p)], life.topology, Candidate(life.topology))
+    (drain,) = [each for each in found if each.step == step]
+    life.author.broken.clear()
+    life.policy = lambda _step: AT_ONCE
+    if life.op is not None:
+        life.restart()
+    with_it, without = copy.deepcopy(life), copy.deepcopy(life)
+    without.deploy(" ".join(word for word in words if word != words[which]))
+    if drain.drained:
+        assert told(lived(with_it)) == told(lived(without))
+        assert (with_it.p.ended is None) is (without.p.ended is None)
+
+
+def told(happened: list[f.Fact]) -> list[object]:
+    """What was called, and how it ended."""
+    calls = [(x.phase, x.step) for x in happened if isinstance(x, f.OperationReserved)]
+    ends = [
+        (x.failure.kind, x.failure.step, x.uncompensated, x.unavailable, x.half_unwound)
+        if isinstance(x, f.RunFailed)
+        else "succeeded"
+        for x in happened
+        if isinstance(x, f.RunFailed | f.RunSucceeded)
+    ]
+    return [*calls, *ends]
