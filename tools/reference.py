@@ -52,6 +52,17 @@ GROUPS = {
     "Define": ("Pipeline", "step", "retired", "optional", "nothing", "Retry", "Fail", "FailureDetail"),
     "Inside a handler": ("Invocation", "UnwindInvocation", "PureInvocation", "FailedInvocation"),
     "Run": ("App", "Engine", "Client", "Run", "RunInfo"),
+    "Operate": (
+        "Selector",
+        "HoldRun",
+        "ReleaseRun",
+        "RetryRun",
+        "CancelRun",
+        "ResolveRun",
+        "AbandonRun",
+        "RunVerdict",
+        "PipelineHold",
+    ),
     "Results": ("Result", "Succeeded", "Failed", "Canceled"),
 }
 """Names in the order of a reader's need; what is exported and not listed comes after them, errors last."""
@@ -62,6 +73,9 @@ MODULES = {
     perdure.testing.evolve: ("evolve", "Evolution", "Call", "Each"),
 }
 """What is public, and imported from a module of its own."""
+
+HALVES = {"Operator"}
+"""Bases whose members are shown with the class that users meet."""
 
 CONSTRUCTED = {"App", "Fail", "Pipeline", "Retry"}
 """Classes that users make objects of; the others are given to them."""
@@ -111,7 +125,8 @@ def class_entry(name: str, thing: type) -> Iterator[str]:
     if name in CONSTRUCTED and inspect.isfunction(constructor):
         yield from prose(inspect.cleandoc(constructor.__doc__ or "").partition("\n")[2].strip())
     silent: list[str] = []
-    for base in (thing, *(base for base in thing.__mro__[1:] if base.__name__.startswith("_"))):
+    parts = (base for base in thing.__mro__[1:] if base.__name__.startswith("_") or base.__name__ in HALVES)
+    for base in (thing, *parts):
         if base is not thing:
             yield from prose(inspect.cleandoc(base.__doc__ or "").partition("\n")[2].strip())
         for member, value in cast("dict[str, object]", dict(vars(base))).items():

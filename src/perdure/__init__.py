@@ -28,10 +28,21 @@ from perdure.errors import (
     StoreUnusable,
 )
 from perdure.ports.observer import Event, Observer
+from perdure.ports.store import PipelineHold
 from perdure.runtime.client import Client
 from perdure.runtime.context import RunFilter
 from perdure.runtime.engine import Engine
 from perdure.runtime.info import RunInfo
+from perdure.runtime.operations import (
+    AbandonRun,
+    CancelRun,
+    HoldRun,
+    ReleaseRun,
+    ResolveRun,
+    RetryRun,
+    RunVerdict,
+    Selector,
+)
 from perdure.runtime.run import Run
 
 __all__ = [
@@ -44,6 +55,15 @@ __all__ = [
     "RunFilter",
     "Event",
     "Observer",
+    "Selector",
+    "RunVerdict",
+    "HoldRun",
+    "ReleaseRun",
+    "RetryRun",
+    "CancelRun",
+    "ResolveRun",
+    "AbandonRun",
+    "PipelineHold",
     "ConflictError",
     "CorruptJournal",
     "DefinitionError",

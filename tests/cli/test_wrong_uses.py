@@ -148,6 +148,27 @@ WRONG: dict[str, list[Use]] = {
         ("hold", U, "missing argument 'run'"),
         ("hold GOOD", C, "has ended"),
         ("hold LATER --reason=", U, "reason"),
+        ("hold LATER --pipeline job", U, "give the one or the others"),
+        ("hold --pipeline job", U, "give --yes"),
+        ("hold --status hold --yes", U, "did you mean 'held'?"),
+        ("hold --older-than soon --yes", U, "--older-than: 'soon' is not a duration"),
+        ("hold --pipeline= --yes", U, "pipeline"),
+    ],
+    "abandon": [
+        ("abandon", U, "missing argument 'run'"),
+        ("abandon STUCK", U, "give --yes"),
+        ("abandon STUCK --yes", C, "not invalid"),
+        ("abandon GOOD --yes", C, "has ended"),
+        ("abandon nothing --yes", N, "no run"),
+    ],
+    "hold-pipeline": [
+        ("hold-pipeline", U, "missing argument 'pipeline'"),
+        ("hold-pipeline jbo", N, "was ever deployed"),
+        ("hold-pipeline job --store sqlite:///missing.db", S, "there is no store"),
+    ],
+    "release-pipeline": [
+        ("release-pipeline", U, "missing argument 'pipeline'"),
+        ("release-pipeline job", C, "not held"),
     ],
     "release": [
         ("release", U, "missing argument 'run'"),
@@ -163,6 +184,7 @@ WRONG: dict[str, list[Use]] = {
         ('resolve STUCK --value "x"', U, "$: "),
         ("resolve STUCK take/v1 --skip", C, "'work/v1', not 'take/v1'"),
         ("resolve STUCK take/v1 --step work/v1 --skip", U, "two steps given"),
+        ("resolve --step work/v1 --skip", U, "give --yes"),
         ("resolve GOOD --skip", C, "has ended"),
     ],
     "gc": [

@@ -8,6 +8,7 @@ import socket
 from pathlib import Path
 
 from perdure.cli import diagnosis
+from perdure.cli.commands.pipelines import held_line
 from perdure.cli.connect import sqlite_path, store_url
 from perdure.cli.diagnosis import Check
 from perdure.cli.problems import Problem, report
@@ -114,6 +115,9 @@ async def _look_into(store: Store, path: Path) -> list[Check]:
     if info.get("stray_runs"):
         advice = "`perdure gc --older-than 30d` collects what removing left behind; an engine rebuilds lost index rows"
         checks.append(Check("stray runs", "warn", str(info["stray_runs"]), advice))
+    for hold in await store.pipeline_holds():
+        advice = f"`perdure release-pipeline {hold.pipeline}` lets it go on"
+        checks.append(Check("held pipeline", "warn", held_line(hold), advice))
     return [*checks, *diagnosis.check_runs(counts, overdue, alive=alive)]
 
 

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import typer
 
 from perdure.cli.commands import (
+    abandon,
     cancel,
     check,
     deploy,
@@ -25,6 +26,7 @@ from perdure.cli.commands import (
     journal,
     ledgers,
     listing,
+    pipelines,
     release,
     resolve,
     retry,
@@ -65,6 +67,9 @@ COMMANDS: dict[str, dict[str, Command]] = {
         "release": release.release,
         "retry": retry.retry,
         "resolve": resolve.resolve,
+        "abandon": abandon.abandon,
+        "hold-pipeline": pipelines.hold_pipeline,
+        "release-pipeline": pipelines.release_pipeline,
         "gc": gc.gc,
     },
     "Prove": {"scenario": scenario.scenario},

@@ -53,6 +53,35 @@ TenantOption: TypeAlias = Annotated[
 ResourceOption: TypeAlias = Annotated[
     str | None, typer.Option("--resource", metavar="NAME", help="Only runs about this resource.")
 ]
+StatusOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--status", "-s", metavar="STATUS", help="Of many: runs that are held, invalid, ...; repeatable."),
+]
+StepOption: TypeAlias = Annotated[
+    str | None, typer.Option("--step", metavar="STEP", help="Of many: runs that stand at this step.")
+]
+WithReasonOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--with-reason", metavar="WORD", help="Of many: held, invalid or backing off for this reason."),
+]
+ReasonSelector: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--reason", "--with-reason", metavar="WORD", help="Of many: held, invalid or backing off for this reason."
+    ),
+]
+OlderThanOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--older-than", metavar="DURATION", help="Of many: submitted so long ago, like 1h or 30d."),
+]
+DryRunOption: TypeAlias = Annotated[
+    bool, typer.Option("--dry-run", help="Change nothing, and say what would become of each.")
+]
+YesOption: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+OptionalRun: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(metavar="[RUN]", help="A run id, its first 6 or more characters, or `last`.", show_default=False),
+]
 
 
 def who(actor: str | None) -> str:

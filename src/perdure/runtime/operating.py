@@ -52,11 +52,11 @@ class Operator:
             NotFound: there is no such run.
             KeyTaken: the run has ended.
         """
-        await self._apply(run_id, CancelRun(reason, actor))
+        await self.apply(run_id, CancelRun(reason, actor))
 
     async def hold(self, run_id: str, *, reason: str = "operator", note: str = "", actor: str = "") -> None:
         """Start no new attempt of a run until it is released; a running attempt ends and is recorded [R-17]."""
-        await self._apply(run_id, HoldRun(reason, note, actor))
+        await self.apply(run_id, HoldRun(reason, note, actor))
 
     async def release(self, run_id: str, *, note: str = "", actor: str = "") -> None:
         """Let a held run go on; a bounded retry policy counts from zero again [R-17].
@@ -64,11 +64,11 @@ class Operator:
         Raises:
             NotAllowed: the run is not held.
         """
-        await self._apply(run_id, ReleaseRun(note, actor))
+        await self.apply(run_id, ReleaseRun(note, actor))
 
     async def retry(self, run_id: str, *, note: str = "", actor: str = "") -> None:
         """Go on now, whatever the run waits for: a backoff, a hold, or another deployment [R-17, D-2]."""
-        await self._apply(run_id, RetryRun(note, actor))
+        await self.apply(run_id, RetryRun(note, actor))
 
     async def resolve(
         self,
@@ -94,7 +94,7 @@ class Operator:
             NotAllowed: nothing is left to resolve, or another step is next.
             KeyTaken: the run has ended.
         """
-        await self._apply(run_id, ResolveRun(step, value, skip, fail, note, actor))
+        await self.apply(run_id, ResolveRun(step, value, skip, fail, note, actor))
 
     async def abandon(self, run_id: str, *, note: str = "", actor: str = "", force: bool = False) -> None:
         """Give a run up that stays invalid: it ends as failed, of kind `abandoned`, and its slot is free [D-7].
@@ -108,7 +108,24 @@ class Operator:
             NotAllowed: the run is not invalid, or an engine is executing it.
             KeyTaken: the run has ended.
         """
-        await self._apply(run_id, AbandonRun(note, actor, force))
+        await self.apply(run_id, AbandonRun(note, actor, force))
+
+    async def apply(self, run_id: str, operation: RunOperation, *, dry_run: bool = False) -> bool:
+        """Do to a run what an operation says; durable when this returns [J-4, J-6].
+
+        Args:
+            dry_run: write nothing.
+
+        Returns:
+            Whether anything was written, or would have been; False where it is recorded already.
+
+        Raises:
+            ConflictError, NotFound, PayloadError: as the method of that name.
+        """
+        check(operation)
+        ask = await self._ask(check_name("run id", run_id), operation)
+        permit = _permit_abandon(operation.force) if isinstance(operation, AbandonRun) else None
+        return await admit(self._store, self._system, run_id, ask, self._notify, permit=permit, dry_run=dry_run)
 
     # --- many runs
 
@@ -149,7 +166,7 @@ class Operator:
     async def _verdict(self, row: RunRow, operation: RunOperation, dry_run: bool) -> RunVerdict:
         run_id, pipeline, status = row.run.run_id, row.run.pipeline, row.state.status
         try:
-            written = await self._apply(run_id, operation, dry_run=dry_run)
+            written = await self.apply(run_id, operation, dry_run=dry_run)
         except StoreUnavailable:
             raise
         except PerdureError as error:
@@ -198,13 +215,6 @@ class Operator:
         """A pipeline was held or released by this client."""
 
     # --- inside
-
-    async def _apply(self, run_id: str, operation: RunOperation, *, dry_run: bool = False) -> bool:
-        """Do it, durably when this returns; whether anything was written, or would be [J-4, J-6, R-16]."""
-        check(operation)
-        ask = await self._ask(check_name("run id", run_id), operation)
-        permit = _permit_abandon(operation.force) if isinstance(operation, AbandonRun) else None
-        return await admit(self._store, self._system, run_id, ask, self._notify, permit=permit, dry_run=dry_run)
 
     async def _ask(self, run_id: str, operation: RunOperation) -> Ask:
         match operation:

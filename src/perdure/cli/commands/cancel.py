@@ -6,29 +6,57 @@ from typing import Annotated
 
 import typer
 
-from perdure.cli.operate import operate
-from perdure.cli.options import ActorOption, AppOption, JsonOption, RunArgument, StoreOption, who
+from perdure.cli.operate import Chosen, operate
+from perdure.cli.options import (
+    ActorOption,
+    AppOption,
+    DryRunOption,
+    JsonOption,
+    OlderThanOption,
+    OptionalRun,
+    PipelineOption,
+    ResourceOption,
+    StatusOption,
+    StepOption,
+    StoreOption,
+    TenantOption,
+    WithReasonOption,
+    YesOption,
+    who,
+)
 
 
 def cancel(
-    run: RunArgument,
+    run: OptionalRun = None,
     reason: Annotated[
         str, typer.Option("--reason", metavar="WORD", help="Why; becomes the failure's reason.")
     ] = "canceled",
+    pipeline: PipelineOption = None,
+    tenant: TenantOption = None,
+    resource: ResourceOption = None,
+    status: StatusOption = None,
+    step: StepOption = None,
+    with_reason: WithReasonOption = None,
+    older_than: OlderThanOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
     actor: ActorOption = None,
     app: AppOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Cancel a run: what it did is unwound first.
+    """Cancel runs: they are unwound first.
 
-    The request is durable and the first one counts; asking again changes nothing. JSON: the run, as in `list`.
+    The request is durable and the first one counts; asking again changes nothing.
+
+    One run by its id, or many by what they have in common; many ask for confirmation.
+
+    JSON: the run, as in `list`; of many, one object a line: run_id, pipeline, status (before), verdict (done,
+    duplicate, refused), detail, dry_run. Exit code 1 if one of many was refused.
     """
+    from perdure.runtime.operations import CancelRun
+
+    chosen = Chosen(run, pipeline, tenant, resource, status, step, with_reason, older_than, dry_run, yes)
     return operate(
-        run,
-        app,
-        store,
-        as_json,
-        lambda client, run_id: client.cancel(run_id, reason=reason, actor=who(actor)),
-        "cancel requested",
+        chosen, app, store, as_json, CancelRun(reason, who(actor)), "cancel requested", many="asked to cancel"
     )

@@ -26,7 +26,7 @@ def deployments(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """List which topologies were current, since when, and what each of them changed.
+    """List which topologies were current, and since when.
 
     JSON: one object: deployments (each pipeline, generation, digest, at, actor, steps, changes), oldest first.
     """

@@ -20,8 +20,9 @@ def explain(run: RunArgument, app: AppOption = None, store: StoreOption = None, 
     It is drawn in the pipeline as deployed now: the newest topology that the store has registered, or that of the
     application where the store has none yet.
 
-    JSON: one object: run_id, pipeline, status, frontier, unwind_frontier (positions), next (op, step, attempt, reason,
-    detail), due_at, steps and gone (each step, position, fate, unwind, attempts, unwind_attempts, in_doubt, why).
+    JSON: one object: run_id, pipeline, status, pipeline_held, frontier, unwind_frontier (positions), next (op, step,
+    attempt, reason, detail), due_at, steps and gone (each step, position, fate, unwind, attempts, unwind_attempts,
+    in_doubt, why).
     """
     out = Output(json=as_json)
 
@@ -33,9 +34,12 @@ def explain(run: RunArgument, app: AppOption = None, store: StoreOption = None, 
         explanation = await client.explain(run_id)
         info = await (await client.run(run_id)).info()
         if out.json:
-            out.value({"pipeline": info.pipeline, "status": info.status, **explanation_json(explanation)})
+            held = any(hold.pipeline == info.pipeline for hold in await client.pipeline_holds())
+            said = {"pipeline": info.pipeline, "status": info.status, "pipeline_held": held}
+            out.value({**said, **explanation_json(explanation)})
         else:
             _print(explanation, info, out)
+            await note_hold(client, info.pipeline, out)
         return 0
 
     return with_client(locate(app, store), work)
@@ -62,3 +66,12 @@ def _print(explanation: Explanation, info: RunInfo, out: Output) -> None:
         out.table(picture.gone)
     out.line("")
     out.line(Cell("next: ", "bold"), picture.next)
+
+
+async def note_hold(client: Client, pipeline: str, out: Output) -> None:
+    """Say so if the pipeline is held: nothing of it starts, whatever is next."""
+    from perdure.cli.commands.pipelines import held_line
+
+    for hold in await client.pipeline_holds():
+        if hold.pipeline == pipeline:
+            out.note(f"{held_line(hold)}; `perdure release-pipeline {pipeline}` lets it go on")

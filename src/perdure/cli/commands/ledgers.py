@@ -32,7 +32,7 @@ def ledgers(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Show where the live runs stand, or export it to check an edit without the store.
+    """Show or export where the live runs stand.
 
     An export holds ids of pipelines, steps and runs, numbers and times: no input, no state, no message.
 

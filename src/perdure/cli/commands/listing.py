@@ -13,7 +13,7 @@ from perdure.cli.output import Output
 from perdure.cli.problems import refuse
 
 if TYPE_CHECKING:
-    from perdure.ports.store import RunFilter, RunStatus
+    from perdure.ports.store import PipelineHold, RunFilter, RunStatus
     from perdure.runtime.client import Client
     from perdure.runtime.info import RunInfo
 
@@ -53,8 +53,8 @@ def list_runs(
     """List runs, newest first, and how many there are by status.
 
     JSON: one object with runs (each run_id, pipeline, tenant, resource, status, step, reason, canceling, generation,
-    worker, submitted_at, due_at, ended_at), counts (number by status, over all pages) and next (the --after of the
-    next page, or null).
+    worker, submitted_at, due_at, ended_at), counts (number by status, over all pages), next (the --after of the
+    next page, or null) and held_pipelines (their ids).
     """
     from perdure.cli.times import now_us, parse_past_us
     from perdure.ports.store import RunFilter
@@ -105,12 +105,16 @@ class Page:
         runs: newest first.
         counts: by pipeline and status, over all pages.
         next: id to go on after; None on the last page.
+        holds: pipelines that are held, of those asked for.
     """
 
-    def __init__(self, runs: list[RunInfo], counts: dict[tuple[str, str], int], next: str | None) -> None:
+    def __init__(
+        self, runs: list[RunInfo], counts: dict[tuple[str, str], int], next: str | None, holds: list[PipelineHold]
+    ) -> None:
         self.runs = runs
         self.counts = counts
         self.next = next
+        self.holds = holds
 
 
 async def fetch(client: Client, where: RunFilter, after: str | None, limit: int) -> Page:
@@ -120,10 +124,13 @@ async def fetch(client: Client, where: RunFilter, after: str | None, limit: int)
     rows = await client.store.list_runs(where, after=after, limit=limit + 1)
     runs = [info_of(row) for row in rows]
     counts = await client.store.count_runs(where)
-    return Page(runs[:limit], counts, runs[limit - 1].run_id if len(runs) > limit else None)
+    holds = [hold for hold in await client.pipeline_holds() if where.pipeline in (None, hold.pipeline)]
+    return Page(runs[:limit], counts, runs[limit - 1].run_id if len(runs) > limit else None, holds)
 
 
 def _print(page: Page, where: RunFilter, out: Output) -> None:
+    from perdure.cli.commands.pipelines import held_line
+    from perdure.cli.tables import Cell
     from perdure.cli.times import now_us
     from perdure.cli.views import counts_line, info_json, runs_table
     from perdure.ports.store import RunFilter
@@ -132,11 +139,15 @@ def _print(page: Page, where: RunFilter, out: Output) -> None:
         totals: dict[str, int] = {}
         for (_, status), number in page.counts.items():
             totals[status] = totals.get(status, 0) + number
-        out.value({"runs": [info_json(info) for info in page.runs], "counts": totals, "next": page.next})
+        shown = [info_json(info) for info in page.runs]
+        held = [hold.pipeline for hold in page.holds]
+        out.value({"runs": shown, "counts": totals, "next": page.next, "held_pipelines": held})
         return
     if page.runs:
         out.table(runs_table(page.runs, now_us()))
     out.line(*counts_line(page.counts, STATUSES))
+    for hold in page.holds:
+        out.line(Cell(held_line(hold), "yellow"))
     if page.next is not None:
         out.note(f"more: `perdure list --after {page.next}`")
     elif not page.runs and where == RunFilter():

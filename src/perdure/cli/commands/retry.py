@@ -2,27 +2,54 @@
 
 from __future__ import annotations
 
-from perdure.cli.operate import operate
-from perdure.cli.options import ActorOption, AppOption, JsonOption, NoteOption, RunArgument, StoreOption, who
+from perdure.cli.operate import Chosen, operate
+from perdure.cli.options import (
+    ActorOption,
+    AppOption,
+    DryRunOption,
+    JsonOption,
+    NoteOption,
+    OlderThanOption,
+    OptionalRun,
+    PipelineOption,
+    ReasonSelector,
+    ResourceOption,
+    StatusOption,
+    StepOption,
+    StoreOption,
+    TenantOption,
+    YesOption,
+    who,
+)
 
 
 def retry(
-    run: RunArgument,
+    run: OptionalRun = None,
+    pipeline: PipelineOption = None,
+    tenant: TenantOption = None,
+    resource: ResourceOption = None,
+    status: StatusOption = None,
+    step: StepOption = None,
+    reason: ReasonSelector = None,
+    older_than: OlderThanOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
     note: NoteOption = "",
     actor: ActorOption = None,
     app: AppOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Let a run go on now, whatever it waits for.
+    """Let runs go on now, whatever they wait for.
 
-    Cuts a backoff short, ends a hold, looks at an invalid run again. JSON: the run, as in `list`.
+    Cuts a backoff short, ends a hold, looks at an invalid run again.
+
+    One run by its id, or many by what they have in common; many ask for confirmation.
+
+    JSON: the run, as in `list`; of many, one object a line: run_id, pipeline, status (before), verdict (done,
+    duplicate, refused), detail, dry_run. Exit code 1 if one of many was refused.
     """
-    return operate(
-        run,
-        app,
-        store,
-        as_json,
-        lambda client, run_id: client.retry(run_id, note=note, actor=who(actor)),
-        "will be tried now",
-    )
+    from perdure.runtime.operations import RetryRun
+
+    chosen = Chosen(run, pipeline, tenant, resource, status, step, reason, older_than, dry_run, yes)
+    return operate(chosen, app, store, as_json, RetryRun(note, who(actor)), "will be tried now", many="tried now")

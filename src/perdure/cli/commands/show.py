@@ -33,6 +33,7 @@ def show(run: RunArgument, app: AppOption = None, store: StoreOption = None, as_
 
 async def show_run(client: Client, run_id: str, out: Output) -> None:
     """Print a run, as its facts and its index row tell it."""
+    from perdure.cli.commands.explain import note_hold
     from perdure.cli.tables import Table
     from perdure.cli.times import now_us
     from perdure.cli.views import RunStory, info_json
@@ -54,6 +55,8 @@ async def show_run(client: Client, run_id: str, out: Output) -> None:
     out.table(table)
     for hint in hints(info):
         out.note(hint)
+    if info.ended_us is None:
+        await note_hold(client, info.pipeline, out)
 
 
 def head_rows(info: RunInfo, now: int) -> list[tuple[str, str | Cell]]:
@@ -94,7 +97,10 @@ def hints(info: RunInfo) -> list[str]:
         case "held":
             return [f"held: `perdure release`, `perdure retry` or `perdure resolve {info.run_id}` lets it go on"]
         case "invalid":
-            return [f"invalid: `perdure explain {info.run_id}` says why; deploy code that can continue it"]
+            return [
+                f"invalid: `perdure explain {info.run_id}` says why; deploy code that can continue it, or `perdure "
+                f"abandon {info.run_id}`"
+            ]
         case "corrupt":
             return [f"corrupt: `perdure verify {info.run_id}` says what does not fit; the run is set aside"]
         case _:

@@ -1,0 +1,63 @@
+"""`perdure abandon`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from perdure.cli.operate import Chosen, operate
+from perdure.cli.options import (
+    ActorOption,
+    AppOption,
+    DryRunOption,
+    JsonOption,
+    NoteOption,
+    OlderThanOption,
+    OptionalRun,
+    PipelineOption,
+    ReasonSelector,
+    ResourceOption,
+    StatusOption,
+    StepOption,
+    StoreOption,
+    TenantOption,
+    YesOption,
+    who,
+)
+
+
+def abandon(
+    run: OptionalRun = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also a run that is held or waits, not only an invalid one.")
+    ] = False,
+    pipeline: PipelineOption = None,
+    tenant: TenantOption = None,
+    resource: ResourceOption = None,
+    status: StatusOption = None,
+    step: StepOption = None,
+    reason: ReasonSelector = None,
+    older_than: OlderThanOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    note: NoteOption = "",
+    actor: ActorOption = None,
+    app: AppOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Give up runs that stay invalid.
+
+    They end as failed, and no handler is called. What is left behind is listed in the result; the slot is free. It
+    cannot be taken back, so it asks first.
+
+    One run by its id, or many by what they have in common; many ask for confirmation.
+
+    JSON: the run, as in `list`; of many, one object a line: run_id, pipeline, status (before), verdict (done,
+    duplicate, refused), detail, dry_run. Exit code 1 if one of many was refused.
+    """
+    from perdure.runtime.operations import AbandonRun
+
+    chosen = Chosen(run, pipeline, tenant, resource, status, step, reason, older_than, dry_run, yes)
+    return operate(chosen, app, store, as_json, AbandonRun(note, who(actor), force), "abandoned", risky=True)
