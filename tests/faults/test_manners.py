@@ -283,7 +283,8 @@ def world():
         dict(vars(builtins)), type(asyncio.get_event_loop_policy()), sys.excepthook, sys.unraisablehook,
         threading.excepthook, list(warnings.filters), [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)],
         list(logging.getLogger().handlers), logging.getLogger().level, logging.getLoggerClass(),
-        threading.active_count(), sys.getrecursionlimit(), sys.getswitchinterval(), list(sys.meta_path), list(sys.path_hooks),
+        threading.active_count(), sys.getrecursionlimit(), sys.getswitchinterval(),
+        list(sys.meta_path), list(sys.path_hooks),
     )
 
 before = world()
