@@ -122,6 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code; what every one means stands in `exits.py`.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _open_streams()
     try:
         command = typer.main.get_command(build())
         answer: object = command.main(args=arguments or ["--help"], prog_name="perdure", standalone_mode=False)
@@ -134,6 +135,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return Exit.INTERRUPTED
     except Exception as error:
         return _failed(error, as_json="--json" in arguments)
+
+
+def _open_streams() -> None:
+    """Python has no stdout or stderr where the process was started without one, as by some service managers."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # for as long as the process
 
 
 def _failed(error: Exception, *, as_json: bool) -> int:
