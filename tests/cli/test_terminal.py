@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Generator
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perdure.cli.exits import Exit
-from tests.cli.harness import Cli
+from tests.cli.harness import Cli, records
 from tests.cli.project import SETTINGS
 from tests.cli.terminal import COLOUR, PATIENCE_S, PROGRAM, Terminal, environment, without_ansi
 
@@ -118,6 +119,39 @@ def test_a_reader_that_stops_early_is_no_error(shop: Path) -> None:
         process.wait(PATIENCE_S)
     assert "Traceback" not in said
     assert "Exception ignored" not in said
+
+
+def run_program(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
+    """A shell line in which `PERDURE` is the installed program."""
+    line = command.replace("PERDURE", shlex.quote(PROGRAM))
+    return subprocess.run(
+        ["/bin/sh", "-c", line], cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S,
+        check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("gone", [">&-", "> /dev/full"])
+def test_an_engine_outlives_its_log(project: Path, cli: Cli, gone: str) -> None:
+    """R-6: a log that nobody reads any more is not what an engine is there for, nor worth a line for each event."""
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    for name in ("a", "b", "c"):
+        cli("submit", "job", f'{{"name": "{name}"}}')
+    done = run_program(project, f"PERDURE run --until-idle {gone}")
+    assert done.returncode == Exit.OK
+    assert len(done.stderr.splitlines()) <= 1, done.stderr
+    assert [run["status"] for run in records(cli("list", "--json").json()["runs"])] == ["succeeded"] * 3
+
+
+@pytest.mark.parametrize("command", ["list", "list --json", "show last", "doctor"])
+def test_an_answer_that_cannot_be_written_is_no_bug(shop: Path, command: str) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    done = run_program(shop, f"PERDURE {command} > /dev/full")
+    assert done.returncode == Exit.FINDING
+    assert "stdout cannot be written: No space left on device" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert run_program(shop, f"PERDURE {command} >&-").stderr.count("Traceback") == 0
 
 
 def test_verify_on_a_terminal(shop: Path, open_terminal: Open) -> None:

@@ -9,9 +9,11 @@ import json
 import os
 import sys
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from perdure.cli.exits import Exit
+from perdure.cli.problems import Problem
 from perdure.cli.tables import Cell, Line, Table, fitting, plain, safe, text_of
 
 if TYPE_CHECKING:
@@ -33,17 +35,30 @@ def is_terminal(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
+def _to_nowhere(stream: TextIO) -> None:
+    """From here on what is written to the stream is dropped, what waits in its buffers included."""
+    with suppress(OSError, ValueError):  # not a file
+        descriptor = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(descriptor, stream.fileno())
+        os.close(descriptor)
+
+
 class Output:
     """How one command answers.
 
     Attributes:
         json: for programs: one JSON value a line, and nothing else on stdout.
         terminal: a person looks at stdout, live.
+
+    Args:
+        json: see attribute.
+        outlived: what answers goes on when stdout cannot be written any more, and is silent from then on.
     """
 
-    def __init__(self, *, json: bool = False) -> None:
+    def __init__(self, *, json: bool = False, outlived: bool = False) -> None:
         self.json = json
         self.terminal = is_terminal(sys.stdout) and not json
+        self._outlived = outlived
         self._console: Console | None = None
 
     @property
@@ -57,25 +72,34 @@ class Output:
 
     def value(self, value: object) -> None:
         """One JSON value on a line of its own. Times in it are text already."""
-        sys.stdout.write(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n")
-        sys.stdout.flush()
+        self._write(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n")
 
     def line(self, *parts: str | Cell) -> None:
         """A line for people, of parts that follow each other directly."""
         if self.terminal:
             self.console.print(_rich_line(parts))
         else:
-            sys.stdout.write("".join(text_of(part) for part in parts).rstrip() + "\n")
-            sys.stdout.flush()
+            self._write("".join(text_of(part) for part in parts).rstrip() + "\n")
 
     def table(self, table: Table) -> None:
         """A table for people."""
         if self.terminal:
             self.console.print(rich_table(table, self.console.width), soft_wrap=False)
             return
-        for line in plain(table):
-            sys.stdout.write(line + "\n")
-        sys.stdout.flush()
+        self._write("".join(line + "\n" for line in plain(table)))
+
+    def _write(self, text: str) -> None:
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except OSError as error:
+            if isinstance(error, BrokenPipeError) and not self._outlived:
+                raise  # whoever read has read enough
+            _to_nowhere(sys.stdout)
+            problem = f"stdout cannot be written: {error.strerror}"
+            if not self._outlived:
+                raise Problem(problem, code=Exit.FINDING) from error
+            self.note(f"{problem}; going on in silence")
 
     def note(self, text: str) -> None:
         """A remark beside the answer, such as what to do about an empty list; stderr, and nothing for programs."""

@@ -194,7 +194,7 @@ async def serve(place: Place, limits: Limits, *, until_idle: bool, as_json: bool
     """
     if place.app is None:
         raise TypeError("an engine needs an application")
-    out = Output(json=as_json)
+    out = Output(json=as_json, outlived=True)
     log_to_stderr()
     stop = Stop()
     app = place.app.app
