@@ -71,18 +71,8 @@ def resolve(
 
     if step_argument is not None and step_option is not None and step_argument != step_option:
         refuse(f"two steps given: {step_argument!r} and --step {step_option!r}")
-    chosen = Chosen(
-        run,
-        pipeline,
-        tenant,
-        resource,
-        status,
-        None if run is not None else step_option,
-        reason,
-        older_than,
-        dry_run,
-        yes,
-    )
+    at = None if run is not None else step_option
+    chosen = Chosen(run, pipeline, tenant, resource, status, at, reason, older_than, dry_run, yes)
     chosen.selector()  # which run comes first, how it ended second
     given = [
         name for name, given in (("--value", value), ("--skip", skip or None), ("--fail", fail)) if given is not None
