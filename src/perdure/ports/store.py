@@ -19,297 +19,61 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, TypeAlias
-
-import msgspec
-
-RunStatus: TypeAlias = Literal["ready", "running", "held", "invalid", "corrupt", "succeeded", "failed", "canceled"]
-"""Index status. `ready` with a due time ahead is a delayed start or a backoff. The last three are terminal."""
-
-TERMINAL: frozenset[str] = frozenset({"succeeded", "failed", "canceled"})
-
-
-class NewRun(msgspec.Struct, frozen=True, gc=False):
-    """The columns of an index row that never change.
-
-    Attributes:
-        slot_key: what the slot is about; None where the run excludes nobody (slot `none`, or no resource given).
-        slot_once: the slot stays taken after the run's end [R-5].
-        input_digest: 32 bytes, see `RunSubmitted.input_digest`.
-        deadline_us: 0 for none.
-        waits: not empty for a run that may wait for its slot: it gets the slot as soon as it is free and nobody who
-            waits for it came before [R-5]. See `Store.grant_slots`.
-    """
-
-    run_id: str
-    tenant: str
-    pipeline: str
-    resource: str
-    slot_key: str | None
-    slot_once: bool
-    input_digest: bytes
-    submitted_us: int
-    deadline_us: int = 0
-    waits: Literal["", "queue", "replace"] = ""
-
-
-class IndexState(msgspec.Struct, frozen=True, gc=False):
-    """The columns of an index row that change, always written together.
-
-    Attributes:
-        status: see `RunStatus`.
-        due_us: when the run wants a worker; None while owned, held, corrupt or ended.
-        worker: the owner's id, empty while nobody owns the run.
-        token: fencing token of the newest claim, 0 before the first.
-        generation: greatest generation that advanced the run, 0 before the first claim [D-4].
-        build: build id that judged the run invalid, else empty [D-2].
-        reason: why it is held, invalid, failed or backing off; empty otherwise.
-        canceling: a cancel was requested.
-        step: the step it stands at, for people; empty when unknown.
-        version, tail_hash: greatest sequence and hash of the last row, kept at release and at the end so that a lost
-            tail shows [J-11]; 0 and b"" otherwise.
-        signature: of the run's ledger while it rests, 16 bytes [D-6]; b"" while it is owned, after its end, and where
-            its ledger is too long to share.
-        ledger: the encoded ledger of that signature. Only for writing: a driver keeps it once for each signature, in
-            the same transaction, gives it back with `ledgers`, and reads it as b"" here.
-    """
-
-    status: RunStatus
-    due_us: int | None = None
-    worker: str = ""
-    token: int = 0
-    generation: int = 0
-    build: str = ""
-    reason: str = ""
-    canceling: bool = False
-    step: str = ""
-    version: int = 0
-    tail_hash: bytes = b""
-    signature: bytes = b""
-    ledger: bytes = b""
-
-
-class SubmissionKey(msgspec.Struct, frozen=True, gc=False):
-    """A caller's idempotency key of a submission, and which run it stands for until it expires [R-5]."""
-
-    tenant: str
-    pipeline: str
-    key: str
-    run_id: str
-    input_digest: bytes
-    expires_us: int
-
-
-class Append(msgspec.Struct, gc=False):
-    """One append, complete: the driver stores it and decides nothing.
-
-    Attributes:
-        run_id: the run.
-        locator: the store's own number of the run, as `Committed` or `load` gave it; 0 for a new run.
-        first_seq: sequence number of the first fact; 1 for a new run.
-        count: number of facts.
-        at_us: time of all facts of the append.
-        append_id: 16 bytes, random per append [J-14].
-        facts: JSON array of the facts, UTF-8.
-        hash: 32 bytes over the previous row's hash, first_seq, count, at_us, append_id and `facts`.
-        prev_seq, prev_hash: first sequence and hash of the row that must precede it; 0 and b"" for a new run.
-        token: fencing token of the owner; 0 for facts from outside [J-6, J-7].
-        new: for a new run its immutable columns.
-        index: the new index state, or None where no column changes. From an owner (token > 0, or a new run) it is
-            written as it stands and clears `attention`. From outside (token 0) it is written only if nobody owns
-            the run at that moment; if somebody does, `attention` is set instead, also where `index` is None. A
-            terminal status records `at_us` as the end and frees the slot unless `slot_once`; whoever waits for it gets
-            it in the same transaction [R-16].
-        key: for a new run the key it is submitted under: taken together with the run, or the answer is `KeyUsed`.
-    """
-
-    run_id: str
-    locator: int
-    first_seq: int
-    count: int
-    at_us: int
-    append_id: bytes
-    facts: bytes
-    hash: bytes
-    prev_seq: int
-    prev_hash: bytes
-    token: int = 0
-    new: NewRun | None = None
-    index: IndexState | None = None
-    key: SubmissionKey | None = None
-
-
-class Committed(msgspec.Struct, frozen=True, gc=False):
-    """The append is durable."""
-
-    locator: int
-
-
-class SlotTaken(msgspec.Struct, frozen=True, gc=False):
-    """A new run's slot is taken by `run_id`; nothing was written [R-5, M-1]."""
-
-    run_id: str
-    input_digest: bytes
-
-
-class KeyUsed(msgspec.Struct, frozen=True, gc=False):
-    """The submission's key stands for `run_id`, which may have ended; nothing was written [R-5]."""
-
-    run_id: str
-    input_digest: bytes
-
-
-class Conflict(msgspec.Struct, frozen=True, gc=False):
-    """Somebody appended first, or the predecessor is not there; nothing was written: re-read, re-plan [J-5]."""
-
-
-class Fenced(msgspec.Struct, frozen=True, gc=False):
-    """A newer claim exists (`token`); nothing was written: drop the run [J-3]."""
-
-    token: int
-
-
-class Gone(msgspec.Struct, frozen=True, gc=False):
-    """The run does not exist (any more); nothing was written [J-2]."""
-
-
-AppendResult: TypeAlias = Committed | SlotTaken | KeyUsed | Conflict | Fenced | Gone
-
-
-class JournalRow(msgspec.Struct, frozen=True, gc=False):
-    """One stored append, as it was written."""
-
-    first_seq: int
-    count: int
-    at_us: int
-    append_id: bytes
-    hash: bytes
-    facts: bytes
-
-
-class Snapshot(msgspec.Struct, frozen=True, gc=False):
-    """A stored projection. Used only if the row at `row_seq` has `row_hash`, which the driver sees to, and `reducer` is
-    this release's, which the caller does.
-
-    Attributes:
-        row_seq: first sequence of the last row folded into it.
-        row_hash: that row's hash.
-        version: greatest sequence folded into it.
-        reducer: version of the reducer that wrote it.
-        data: the encoded projection.
-    """
-
-    row_seq: int
-    row_hash: bytes
-    version: int
-    reducer: int
-    data: bytes
-
-
-class RunRow(msgspec.Struct, frozen=True, gc=False):
-    """An index row as stored.
-
-    Attributes:
-        waiting: it has not ended, and waits for its slot.
-    """
-
-    locator: int
-    run: NewRun
-    state: IndexState
-    ended_us: int | None
-    attention: bool
-    waiting: bool = False
-
-
-class LoadedRun(msgspec.Struct, frozen=True, gc=False):
-    """One consistent read of a run: index row, usable snapshot if any, and the rows after it in order."""
-
-    row: RunRow
-    snapshot: Snapshot | None
-    rows: tuple[JournalRow, ...]
-
-
-class Deployment(msgspec.Struct, frozen=True, gc=False):
-    """A topology made current at a time [D-4]. `steps` is `core.topology.encode_steps` output."""
-
-    pipeline: str
-    generation: int
-    digest: str
-    steps: bytes
-    at_us: int
-    actor: str
-
-
-class PipelineHold(msgspec.Struct, frozen=True, gc=False):
-    """An operator holds a whole pipeline, or did [R-17].
-
-    Attributes:
-        at_us: since when.
-        released_us: 0 while it is in force.
-    """
-
-    pipeline: str
-    actor: str
-    note: str
-    at_us: int
-    released_us: int = 0
-    released_by: str = ""
-    release_note: str = ""
-
-
-class LedgerCount(msgspec.Struct, frozen=True, gc=False):
-    """Live runs of a pipeline with one ledger [D-6].
-
-    Attributes:
-        signature, ledger: both b"" for a run whose ledger the index does not know: it is owned, or its ledger is too
-            long or lost. Such a run has an entry of its own, and is folded from its facts by who wants to know.
-        example_run: the least id among them.
-        oldest_us: the earliest submission among them.
-    """
-
-    pipeline: str
-    signature: bytes
-    ledger: bytes
-    count: int
-    example_run: str
-    oldest_us: int
-
-
-class RunFilter(msgspec.Struct, frozen=True, gc=False):
-    """What `list_runs` shows; None matches everything.
-
-    Attributes:
-        statuses: any of these; all if there are none.
-        submitted_after_us, submitted_before_us: from the first, inclusive, up to the second, exclusive.
-    """
-
-    pipeline: str | None = None
-    tenant: str | None = None
-    resource: str | None = None
-    statuses: tuple[RunStatus, ...] = ()
-    submitted_after_us: int | None = None
-    submitted_before_us: int | None = None
-
-
-class WaitingRuns(msgspec.Struct, frozen=True, gc=False):
-    """Who waits for a slot.
-
-    Attributes:
-        count: runs that wait.
-        superseded: ids of runs that hold or wait for a slot, were not asked to cancel, and came before a run that waits
-            to replace them [R-5].
-    """
-
-    count: int
-    superseded: tuple[str, ...]
-
-
-class Trouble(msgspec.Struct, frozen=True, gc=False):
-    """The store failed to commit and tries again in `retry_in_s` seconds; `fatal`: it gave up, so must the engine."""
-
-    problem: str
-    retry_in_s: float
-    fatal: bool
+from typing import Protocol
+
+from perdure.ports.records import (
+    TERMINAL,
+    Append,
+    AppendResult,
+    Committed,
+    Conflict,
+    Deployment,
+    Fenced,
+    Gone,
+    IndexState,
+    JournalRow,
+    KeyUsed,
+    LedgerCount,
+    LoadedRun,
+    NewRun,
+    PipelineHold,
+    RunFilter,
+    RunRow,
+    RunStatus,
+    SlotTaken,
+    Snapshot,
+    SubmissionKey,
+    Trouble,
+    WaitingRuns,
+)
+
+__all__ = [
+    "TERMINAL",
+    "Append",
+    "AppendResult",
+    "Committed",
+    "Conflict",
+    "Deployment",
+    "Fenced",
+    "Gone",
+    "IndexState",
+    "JournalRow",
+    "KeyUsed",
+    "LedgerCount",
+    "LoadedRun",
+    "NewRun",
+    "PipelineHold",
+    "RunFilter",
+    "RunRow",
+    "RunStatus",
+    "SlotTaken",
+    "Snapshot",
+    "SubmissionKey",
+    "Trouble",
+    "WaitingRuns",
+    "Store",
+    "share",
+]
 
 
 class Store(Protocol):
