@@ -15,6 +15,7 @@ from benchmarks.micro import micro
 from benchmarks.places import place
 from benchmarks.process import run
 from benchmarks.runs import w1
+from benchmarks.submitting import submitting
 from benchmarks.waiting import w4
 from perdure import PerdureError
 
@@ -24,6 +25,7 @@ WORKLOADS = {
     "W4": "100,000 waiting runs, then kill -9 and a new worker",
     "W5": "latency of a one-step run on an idle engine",
     "check": "what an edit means for 100,000 live runs, with 20, 2,000 and 10,000 distinct ledgers",
+    "submit_many": "20,000 runs in one call, until all are durable; bar: 20,000 a second on SQLite",
     "micro": "fold, reconcile, plan and append, without a store",
     "raw": "the appends of W1 through the same appender, without an engine, at 1 and 128",
     "bare": "a plain SQLite commit loop",
@@ -84,6 +86,9 @@ def measure(
             for ledgers in LEDGERS:
                 with place(store) as where:
                     yield run(checking(where, runs=runs or 100_000, ledgers=min(ledgers, runs or ledgers)))
+        case "submit_many":
+            with place(store) as where:
+                yield run(submitting(where, runs=runs or 20_000))
         case "raw":
             for at_once in (1, 128) if concurrency is None else (concurrency,):
                 count = runs or (1_000 if at_once < 8 else 6_000)

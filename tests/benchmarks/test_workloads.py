@@ -22,6 +22,7 @@ SMALL = {
     "raw": (["--runs", "5", "--concurrency", "2"], ["cpu_us_per_step"]),
     "bare": (["--runs", "20"], ["cpu_us_per_step"]),
     "check": (["--runs", "60"], ["ledgers", "check_ms", "census_ms"]),
+    "submit_many": (["--runs", "40"], ["least_per_s", "most_per_s", "bar_per_s", "cpu_us_per_run"]),
     "micro": (["--steps", "20"], ["op", "us_per_op"]),
 }
 

@@ -33,7 +33,7 @@ OnBusy: TypeAlias = Literal["join", "reject", "queue", "replace"]
 """What a submission does when a live run has its slot."""
 
 KEY_WINDOW = timedelta(days=1)
-SLICE = 256
+SLICE = 512
 """Submissions that are prepared, and handed to the store, without giving anybody else a turn."""
 
 
@@ -126,10 +126,11 @@ class Submitter(Operator):
         options = SubmitOptions(None, tenant, delay, start_at, deadline, annotations, actor)
         found: list[Run[Out_co] | ScheduleConflict] = []
         sent: list[tuple[RunSubmitted, asyncio.Future[AppendResult]]] = []
-        for part in await self._prepared(pipeline, inputs, options):
-            futures = [self._store.append(append) for _, append in part]
-            sent += [(submitted, future) for (submitted, _), future in zip(part, futures, strict=True)]
-            futures[-1].add_done_callback(lambda _: self._entered_many())  # whatever becomes of the caller [R-16]
+        checked = await self._checked(pipeline, inputs, options)
+        for first in range(0, len(checked), SLICE):
+            part = checked[first : first + SLICE]
+            sent += [(submitted, self._store.append(self._first_append(submitted, None))) for submitted in part]
+            sent[-1][1].add_done_callback(lambda _: self._entered_many())  # whatever becomes of the caller [R-16]
             await asyncio.sleep(0)
         if sent:
             await asyncio.wait([future for _, future in sent])
@@ -140,20 +141,18 @@ class Submitter(Operator):
                 found.append(await self._refused(pipeline, submitted, future.result(), on_busy))
         return found
 
-    async def _prepared(
+    async def _checked(
         self, pipeline: AnyPipeline, inputs: Iterable[object], options: SubmitOptions
-    ) -> list[list[tuple[RunSubmitted, Append]]]:
-        parts: list[list[tuple[RunSubmitted, Append]]] = []
+    ) -> list[RunSubmitted]:
+        found: list[RunSubmitted] = []
         for number, input in enumerate(inputs):
             if not number % SLICE:
-                parts.append([])
                 await asyncio.sleep(0)
             try:
-                submitted = submission(pipeline, input, options, self._system, self._payload_limit)
+                found.append(submission(pipeline, input, options, self._system, self._payload_limit))
             except PayloadError as error:
                 raise PayloadError(f"$[{number}]{error.path.removeprefix('$')}", error.problem) from None
-            parts[-1].append((submitted, self._first_append(submitted, None)))
-        return parts
+        return found
 
     async def _refused(
         self, pipeline: Pipeline[In, Never, Out_co], submitted: RunSubmitted, result: AppendResult, on_busy: OnBusy
