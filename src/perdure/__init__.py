@@ -2,6 +2,7 @@
 
 from perdure.app import App, connect
 from perdure.core.retry import Retry
+from perdure.define.branch import Branch
 from perdure.define.decorator import step
 from perdure.define.invocation import FailedInvocation, Invocation, PureInvocation, UnwindInvocation
 from perdure.define.later import Later
@@ -82,6 +83,7 @@ __all__ = [
     "AsyncPoll",
     "AsyncStep",
     "Bound",
+    "Branch",
     "Canceled",
     "Fail",
     "Failed",

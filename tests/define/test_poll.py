@@ -85,12 +85,11 @@ def test_later_in_a_plain_step_is_refused_when_the_pipeline_is_built() -> None:
 
 
 def test_a_poll_without_a_state_is_refused() -> None:
-    @make("never/v1")  # type: ignore[untyped-decorator]  # as an author without a type checker
     async def never(inv: Inv) -> Later:
         return Later(1)
 
     with pytest.raises(DefinitionError, match="never returns a state"):
-        build((never,))
+        build((make("never/v1")(never),))
 
 
 def test_a_substitute_serves_polls_too() -> None:

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Protocol, TypeVar, assert_type
 
 from perdure import (
+    Branch,
     Fail,
     FailedInvocation,
     Invocation,
@@ -349,6 +351,49 @@ async def poll_read(inv: Inv) -> None:
 
 async def poll_alone(inv: Inv) -> Hold:
     return await polled(inv)  # E
+
+
+# --- branches
+
+
+class Route(Enum):
+    FAST = "fast"
+    SLOW = "slow"
+
+
+class Other(Enum):
+    FAST = "fast"
+
+
+async def choose(inv: Inv) -> Route:
+    return Route.FAST
+
+
+async def choose_text(inv: Inv) -> str:
+    return "fast"
+
+
+Branch("b/v1", decide=choose, arms={Other.FAST: (reserve,)})  # E
+Branch("b/v1", decide=choose, arms={Route.FAST: (foreign,)})  # E
+Branch("b/v1", decide=choose, arms={Route.FAST: reserve})  # E
+Branch("b/v1", decide=choose, arms={"fast": (reserve,)})  # E
+Branch("b/v1", decide=choose, arms={Route.FAST: (release,)})  # E
+Branch("b/v1", decide=choose_text, arms={"fast": (reserve,)})  # E
+Branch("b/v1", decide=choose, arms={}, unwind=release)  # E
+Branch("b/v1", arms={Route.FAST: (reserve,)})  # E
+branch = Branch("b/v1", decide=choose, arms={Route.FAST: (reserve,), Route.SLOW: ()})
+
+
+@step("reads-branch/v1", needs=(branch,))
+async def reads_branch(inv: Inv) -> str:
+    wrong: Other = inv[branch]  # E
+    assert_type(wrong, Other)
+    return inv[branch].hold_id  # E
+
+
+foreign_branch: Pipeline[OtherInput, Deps, None] = Pipeline(  # E
+    id="p", input=OtherInput, deps=Deps, steps=(branch,), output=nothing
+)
 
 
 # --- reading states

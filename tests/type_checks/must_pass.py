@@ -7,12 +7,14 @@ from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import Enum
 from typing import Any, Protocol, TypedDict, TypeVar, assert_type
 
 from perdure import (
     AsyncPoll,
     AsyncStep,
     Bound,
+    Branch,
     Canceled,
     Fail,
     Failed,
@@ -244,6 +246,38 @@ async def after_poll(inv: Inv) -> str:
     return inv[polled].hold_id
 
 
+# --- branches
+
+
+class Route(Enum):
+    FAST = "fast"
+    SLOW = "slow"
+
+
+async def choose(inv: Inv) -> Route:
+    return Route.FAST
+
+
+def choose_sync(inv: Inv) -> Route:
+    return Route.SLOW
+
+
+routed = Branch(
+    "routed/v1", decide=choose, arms={Route.FAST: (plain_async, polled), Route.SLOW: [plain_sync]}, when=is_large
+)
+routed_sync = Branch("routed-sync/v1", decide=choose_sync, arms={Route.FAST: (), Route.SLOW: (maybe,)})
+assert_type(routed, Branch[PayoutInput, Deps, Route])
+assert_type(routed_sync, Branch[PayoutInput, Deps, Route])
+
+
+@step("after-branch/v1", needs=(optional(routed), routed_sync, optional(plain_sync)))
+async def after_branch(inv: Inv) -> str:
+    assert_type(inv[routed_sync], Route)
+    assert_type(inv.get(routed), Route | None)
+    assert_type(inv.get(plain_sync), Hold | None)
+    return inv[routed_sync].value
+
+
 # --- reading states
 
 
@@ -313,6 +347,15 @@ inferred = Pipeline(
     id="inferred", input=PayoutInput, deps=Deps, steps=(plain_async,), output=lambda inv: inv[plain_async]
 )
 without_output = Pipeline(id="no-output", input=PayoutInput, deps=Deps, steps=(plain_sync,), output=nothing)
+
+branching: Pipeline[PayoutInput, Deps, str] = Pipeline(
+    id="branching",
+    input=PayoutInput,
+    deps=Deps,
+    steps=(routed, routed_sync, after_branch),
+    output=lambda inv: inv[after_branch],
+)
+assert_type(retired(routed), Branch[PayoutInput, Deps, Route])
 
 polling: Pipeline[PayoutInput, Deps, str] = Pipeline(
     id="polling",

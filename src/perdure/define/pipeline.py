@@ -13,13 +13,14 @@ from perdure.core.durations import Duration
 from perdure.core.facts import Failure, SlotMode
 from perdure.core.retry import Retry
 from perdure.core.topology import Topology
+from perdure.define.branch import expanded
 from perdure.define.decorator import check_duration
 from perdure.define.fake import FakeInvocation, FakeRun, FakeUnwindInvocation
 from perdure.define.functions import AnyFunction, check_pure, name_of
 from perdure.define.invocation import FailedInvocation, Invocation, UnwindInvocation
 from perdure.define.names import check_id
 from perdure.define.output import output_codec
-from perdure.define.step import AnyStep, ErasedStep, Given, Optional
+from perdure.define.step import AnyStep, ErasedStep, Given, Optional, always_before
 from perdure.errors import DefinitionError
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Pipeline(Generic[In, D_contra, Out_co]):
             id: not empty, at most 512 bytes.
             input: the type of the input.
             deps: the type of what handlers find in `inv.deps`; `object` where they need nothing.
-            steps: in order; `retired(step)` retires one.
+            steps: in order; `retired(step)` retires one; a `Branch` stands for its decision and the steps of its arms.
             output: a pure function of input and states; `nothing` for a pipeline without output [M-13].
             failure_output: a pure function that makes something of a failed run [M-13].
             resource: what a run is about, such as an invoice number.
@@ -223,7 +224,7 @@ def _check_steps(where: str, steps: object) -> tuple[ErasedStep, ...]:
     if isinstance(steps, AnyStep) or not isinstance(steps, Sequence) or isinstance(steps, str):
         raise DefinitionError(f"{where}: steps must be a tuple of steps, not {steps!r}; a tuple of one ends in a comma")
     earlier: dict[str, ErasedStep] = {}
-    entries = cast("Sequence[object]", steps)
+    entries = list(expanded(cast("Sequence[object]", steps)))
     ids = [getattr(entry, "id", None) for entry in entries]
     for entry in entries:
         step = cast("ErasedStep", entry)
@@ -249,7 +250,7 @@ def _check_needs(where: str, step: ErasedStep, earlier: dict[str, ErasedStep], i
             raise DefinitionError(f"{prefix} is not in the pipeline")
         if found.origin is not need.origin:
             raise DefinitionError(f"{prefix} is another step than the one of that id in the pipeline")
-        if found.when is not None and found.if_skipped is None and not isinstance(need, Optional):
+        if not always_before(found, step) and found.if_skipped is None and not isinstance(need, Optional):
             raise DefinitionError(
                 f"{prefix} is conditional: write needs=(optional(...),) and read it with `inv.get(...)`, or give that "
                 f"step an if_skipped"

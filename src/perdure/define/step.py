@@ -68,7 +68,9 @@ class AnyStep(Need, Generic[In_contra, D_contra]):
         retry: the policy; None: the pipeline's [M-5].
         needs: the steps whose state the handler reads, by id.
         if_skipped: makes a state for runs that have none [M-14].
-        when: the condition [E-12].
+        when: the condition [E-12]; of a step in an arm of a branch: that the arm was chosen, and its own.
+        own_when: the condition that the author gave to this very step.
+        arm: the arms around the step, outermost first, by id of the branch and name of the member.
         polls: the handler may return `Later` instead of a state [B-15].
         retired: see `retired` [E-9].
         doc: the handler's docstring.
@@ -77,12 +79,14 @@ class AnyStep(Need, Generic[In_contra, D_contra]):
 
     __slots__ = (
         "_codec",
+        "arm",
         "doc",
         "handler",
         "if_skipped",
         "is_async",
         "needs",
         "on_cancel",
+        "own_when",
         "polls",
         "retired",
         "retry",
@@ -125,7 +129,8 @@ class AnyStep(Need, Generic[In_contra, D_contra]):
         self.retry = retry
         self.needs: dict[str, Need] = {need.id: need for need in needs}
         self.if_skipped = if_skipped
-        self.when = when
+        self.when = self.own_when = when
+        self.arm: tuple[tuple[str, str], ...] = ()
         self.on_cancel: OnCancel = on_cancel
         self.polls = polls
         self.retired = False
@@ -248,6 +253,23 @@ def retired(step: StepT) -> StepT:
     other.retired = True
     other.spec = _spec(other)
     return other
+
+
+def in_arm(step: StepT, branch: ErasedStep, arm: tuple[tuple[str, str], ...], condition: AnyFunction) -> StepT:
+    """The step as it stands in an arm of `branch`: it may read the decision, and `condition` does."""
+    other = copy.copy(step)
+    other.arm = arm
+    other.when = condition
+    other.needs = {branch.id: Optional(branch), **step.needs}
+    other.spec = _spec(other)
+    return other
+
+
+def always_before(step: ErasedStep, reader: ErasedStep) -> bool:
+    """Whether `step` has its state wherever conditions let `reader` run: it has none but those of arms around both."""
+    if any(branch == step.id for branch, _ in reader.arm):
+        return True
+    return step.own_when is None and step.arm == reader.arm[: len(step.arm)]
 
 
 def _spec(step: ErasedStep) -> StepSpec:
