@@ -42,7 +42,7 @@ def acknowledges_before_the_append(patch: pytest.MonkeyPatch) -> None:
         tell(append.run_id)
         return Committed(append.locator)
 
-    patch.setattr("perdure.runtime.client.append_and_tell", append)
+    patch.setattr("perdure.runtime.submitting.append_and_tell", append)
     patch.setattr("perdure.runtime.outside.append_and_tell", append)
 
 
@@ -53,7 +53,7 @@ def wakes_nobody_when_the_caller_is_gone(patch: pytest.MonkeyPatch) -> None:
             tell(append.run_id)
         return result
 
-    patch.setattr("perdure.runtime.client.append_and_tell", append)
+    patch.setattr("perdure.runtime.submitting.append_and_tell", append)
     patch.setattr("perdure.runtime.outside.append_and_tell", append)
 
 
@@ -64,7 +64,7 @@ def cancels_an_append_with_its_caller(patch: pytest.MonkeyPatch) -> None:
             tell(append.run_id)
         return result
 
-    patch.setattr("perdure.runtime.client.append_and_tell", append)
+    patch.setattr("perdure.runtime.submitting.append_and_tell", append)
     patch.setattr("perdure.runtime.outside.append_and_tell", append)
 
 
