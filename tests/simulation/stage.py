@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 
-from perdure import App, Invocation, Pipeline, Retry, step
+from perdure import App, Engine, Invocation, Pipeline, Retry, step
 from perdure.errors import StoreUnavailable
 from perdure.ports.store import Append, AppendResult, LoadedRun
 from perdure.runtime.client import Client
@@ -119,7 +119,7 @@ class Play:
         self.stage = Stage()
 
     @asynccontextmanager
-    async def on(self, what: Pipeline[str, Stage, str] = found) -> AsyncGenerator[tuple[Client, Client]]:
+    async def on(self, what: Pipeline[str, Stage, str] = found) -> AsyncGenerator[tuple[Engine, Client]]:
         """Give the engine, and a client in another process."""
 
         @asynccontextmanager

@@ -14,7 +14,7 @@ from perdure.core.projection import Projection, dump
 from perdure.ports.store import Append
 from perdure.storage.memory import MemoryStore
 from perdure.testing.clock import VirtualSystem, run_virtual
-from tests.simulation.stage import PATIENCE, Play, found, pipeline
+from tests.simulation.stage import PATIENCE, Play, Scripted, found, pipeline
 
 
 def test_a_read_that_fails_while_a_handler_runs_does_not_fence_it() -> None:
@@ -210,3 +210,44 @@ def test_a_value_for_a_run_that_cannot_go_on_is_refused_with_the_reason() -> Non
 @step("alone/v1")
 async def alone(inv: Invocation[str, object]) -> str:
     return inv.input
+
+
+def test_a_run_that_is_due_again_before_its_release_is_acknowledged_is_taken_after_it() -> None:
+    """R-16: the engine passed it over as its own, and looked again a minute after it had let go."""
+
+    async def main(system: VirtualSystem) -> None:
+        play = Play(system)
+        async with play.on() as (engine, client):
+            run = await engine.submit(found, "x")
+            await play.stage.started.wait()
+            await client.hold(run.id, actor="op")
+            await system.sleep(1)
+            play.store.late = lambda append: (0.0, 10.0)
+            play.stage.go.set()
+            await system.sleep(5)
+            play.store.late = lambda append: (0.0, 0.0)
+            await client.release(run.id, actor="op")
+            assert isinstance(await run.result(timeout=6), Succeeded)
+
+    run_virtual(main, patience=PATIENCE)
+
+
+def test_no_handler_starts_for_a_reservation_that_lands_while_the_engine_stops() -> None:
+    """R-6: it started after the others had been interrupted, and nobody told it to stop."""
+
+    async def main(system: VirtualSystem) -> None:
+        play = Play(system)
+        async with play.on() as (engine, _client):
+            await engine.submit(found, "x", delay=1.0)
+            play.store.late = lambda append: (3.0, 0.0)
+            await system.sleep(2)
+            await engine.drain(0)
+        assert play.stage.attempts == []
+        play.stage.go.set()
+        play.store = Scripted(play.data)
+        async with play.on() as (engine, _client):
+            (run,) = await engine.list()
+            assert isinstance(await engine.result(run.run_id), Succeeded)
+            assert play.stage.attempts == [2]
+
+    run_virtual(main, patience=PATIENCE)

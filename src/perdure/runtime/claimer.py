@@ -42,6 +42,7 @@ class Claimer:
         self._kicked = asyncio.Event()
         self._next_due_us: int | None = None
         self._must_ask = True
+        self._passed_over = False
         self._awaiting_claims = False
         self._reading = 0
         self._task: asyncio.Task[None] | None = None
@@ -90,7 +91,7 @@ class Claimer:
     def place_freed(self, due_us: int | None) -> None:
         """A place became free, and its run is due again at `due_us`."""
         self.due_at(0 if self._host.queued else due_us)
-        if self.backlog:
+        if self.backlog or self._passed_over:
             self._kicked.set()
         self._maybe_quiet()
 
@@ -137,7 +138,7 @@ class Claimer:
     async def _take(self, now_us: int, limit: int) -> float:
         """Claim up to `limit` of the runs due now."""
         host = self._host
-        avoid = host.avoided(now_us)
+        avoid = host.avoided()
         self._next_due_us, self._must_ask = None, True  # what becomes due from here on may be told late
         asked = limit + len(self.claiming) + len(avoid)
         due = await host.store.due(now_us, asked)
@@ -145,6 +146,7 @@ class Claimer:
             due = await host.store.due(now_us, asked + len(host.live))
         limit = min(limit, max(self.free, 0))  # places may have been taken meanwhile
         new = [run_id for run_id in due if not (run_id in host.live or run_id in self.claiming or run_id in avoid)]
+        self._passed_over = any(run_id in host.live for run_id in due)
         for run_id in new[:limit]:
             self.claiming[run_id] = host.loop.create_task(self._claim(run_id))
             self._reading += 1
@@ -158,7 +160,7 @@ class Claimer:
             return SWEEP_S
         if avoid:
             return AVOIDING_S  # the store calls due what is left alone for a while
-        return SWEEP_S if due else 0.0  # all of them ours, their release in flight: they tell when they are let go
+        return SWEEP_S if due else 0.0  # all of them ours, their release in flight: looked for when one is let go
 
     def _claimed(self, run_id: str) -> None:
         """A claim is durable, or was given up: what is due may be asked for again without finding the run."""

@@ -39,6 +39,8 @@ async def drive(host: Host, live: LiveRun, op: RunOp | UnwindOp | None) -> None:
         outcome: Outcome | InvalidOp | None
         if live.noticed and await _stopped_before_start(live):
             outcome = Interrupted() if live.attempt_is_open() else None
+        elif host.draining:  # the reservation was on its way; no attempt starts any more
+            outcome = Interrupted()
         else:
             if host.observers:
                 host.emit("attempt-started", live.p, step=op.step, phase=_phase(op), attempt=op.attempt)

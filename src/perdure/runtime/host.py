@@ -87,7 +87,7 @@ class Host:
         self.queued = False
         self.stopped = False
         self.judged: dict[str, int] = {}
-        self._trouble: dict[str, tuple[int, int]] = {}
+        self._trouble: dict[str, tuple[int, float]] = {}
         self.suspects = Suspects(loop, lambda: self.on_released(self.system.now_us()))
         self.on_released: Callable[[int | None], None] = lambda _due_us: None
         self.on_deadline: Callable[[str], None] = lambda _run_id: None
@@ -131,14 +131,14 @@ class Host:
     def avoid(self, run_id: str) -> int:
         """Something unexpected happened to a run: leave it alone for a while, longer each time; until when."""
         times = self._trouble[run_id][0] if run_id in self._trouble else 0
-        until_us = self.system.now_us() + min(FIRST_AVOIDANCE_US << min(times, 20), LAST_AVOIDANCE_US)
-        self._trouble[run_id] = times + 1, until_us
-        return until_us
+        wait_us = min(FIRST_AVOIDANCE_US << min(times, 20), LAST_AVOIDANCE_US)
+        self._trouble[run_id] = times + 1, self.loop.time() + wait_us / 1_000_000
+        return self.system.now_us() + wait_us
 
-    def avoided(self, now_us: int) -> set[str]:
-        """Runs to be left alone now; the store may call them due."""
-        trouble = self._trouble
-        left = {run_id for run_id, (_, until_us) in trouble.items() if until_us > now_us or run_id in self.live}
+    def avoided(self) -> set[str]:
+        """Runs to be left alone now, whatever becomes of the wall clock; the store may call them due."""
+        trouble, now_s = self._trouble, self.loop.time()
+        left = {run_id for run_id, (_, until_s) in trouble.items() if until_s > now_s or run_id in self.live}
         return left | self.suspects.waiting
 
     def rested(self, run_id: str, *, invalid: bool) -> None:

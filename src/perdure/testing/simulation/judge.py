@@ -299,7 +299,8 @@ class Judge(Ledger):
     def _failed(self, fact: OperationFailed) -> None:
         before = self.attempts(fact.phase, fact.step)
         attempt = self.law.attempt((self.run_id, fact.phase, fact.step, before))
-        own_word = attempt is not None and attempt.how == "failed" and self.open is not None
+        exhausted = fact.failure.reason == "attempts-exhausted"  # a word that was not recorded before a death is lost
+        own_word = attempt is not None and attempt.how == "failed" and self.open is not None and not exhausted
         if fact.phase == "unwind":
             self.law.count("unwind failed")
             self.demand(self.unwind[fact.step].status == "unresolved", "U-8", f"unwind of {fact.step} is resolved")
@@ -307,7 +308,7 @@ class Judge(Ledger):
         if fact.failure.kind == "canceled":
             self._canceled(fact, own_word)
             return
-        if fact.failure.reason == "attempts-exhausted":
+        if exhausted:
             self.law.count("retry bounded: failed")
             bound = self.law.policy(fact.step).max_attempts
             self.demand(self.failures + 1 == bound, "M-5", f"{fact.step} failed after {self.failures + 1} of {bound}")

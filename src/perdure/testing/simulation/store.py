@@ -63,6 +63,7 @@ class FaultyStore:
         self._meanwhile = meanwhile
         self._inner = MemoryStore(history)
         self._alive = True
+        self._closed = False
         self._in_flight: dict[asyncio.Future[AppendResult] | asyncio.Future[bool], None] = {}
         self._trouble: list[Callable[[Trouble], None]] = []
 
@@ -74,6 +75,7 @@ class FaultyStore:
     async def close(self) -> None:
         while self._in_flight and self._alive:
             await asyncio.wait(list(self._in_flight))
+        self._closed = True
         await self._inner.close()
 
     def abort(self) -> None:
@@ -95,6 +97,8 @@ class FaultyStore:
     def append(self, append: Append, /) -> asyncio.Future[AppendResult]:
         self._check_alive()
         answer: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
         self._track(answer, append.run_id)
         dice, loop = self._dice, asyncio.get_running_loop()
         if self._meanwhile is not None and append.new is None and dice.hit("cancel while an append is in flight"):
@@ -154,6 +158,8 @@ class FaultyStore:
         self._check_alive()
         dice, loop = self._dice, asyncio.get_running_loop()
         answer: asyncio.Future[bool] = loop.create_future()
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
         self._track(answer, "")
         if self._crash is not None and dice.hit("crash before an append"):
             self._die_because("before an index change")
