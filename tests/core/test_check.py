@@ -13,7 +13,7 @@ from perdure.core.drain import Drain
 from perdure.core.future import Candidate, Reads
 from perdure.core.signature import ledger_of
 from tests.core.build import Life, topology
-from tests.core.pasts import past, stopped
+from tests.core.pasts import brief, past, stopped
 from tests.core.strategies import TOPOLOGIES, lives
 
 Reading = dict[str, Reads]
@@ -78,6 +78,7 @@ TABLE: list[tuple[str, dict[str, str]]] = [
             "new": "will not run A any more",
             "between": "would become invalid because none of the steps behind it is left: keep A as retired",
             "at B": "could no longer undo A if it fails: keep it in place, with its unwind",
+            "canceling": "would become invalid because none of the steps behind it is left: keep A as retired",
             "unwinding": "would become invalid because none of the steps behind it is left: keep one of A, B, C as",
         },
     ),
@@ -108,6 +109,20 @@ def test_what_an_edit_means_for_a_run(new: str, place: str, said: str) -> None:
     assert (report.unchanged == 1) is (said == NO_CHANGE)
     assert (report.invalid == 1) is ("become invalid" in said)
     assert CheckReport((report,)).ok is ("become invalid" not in said)
+
+
+def test_a_run_that_could_not_even_fail_any_more() -> None:
+    """U-6: A is gone, B is unresolved; if B fails for good, nothing says where to unwind from."""
+    report = check([(2, past("A B C", "ok"))], "A B C", "B C")
+    assert (report.invalid, report.leaking) == (0, 2)
+    assert report.sentences[0] == (
+        "2 runs would become invalid if they fail before another step is finished, because nothing of what they "
+        "finished is left: keep one step of it as retired"
+    )
+    life = past("A B C", "ok")
+    life.deploy("B C")
+    life.fails()
+    assert brief(life.next) == "invalid no-safe-unwind-frontier"
 
 
 def test_a_canceled_run_with_nothing_ahead_succeeds_instead() -> None:

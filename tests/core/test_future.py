@@ -152,10 +152,10 @@ def test_without_a_drained_step_a_run_lives_the_same(life: Life, text: str, whic
 
 
 def told(happened: list[f.Fact]) -> list[object]:
-    """What was called, and how it ended."""
+    """What was called, and how it ended; whether a remaining effect is uncompensated or unavailable is the same."""
     calls = [(x.phase, x.step) for x in happened if isinstance(x, f.OperationReserved)]
     ends = [
-        (x.failure.kind, x.failure.step, x.uncompensated, x.unavailable, x.half_unwound)
+        (x.failure.kind, x.failure.step, sorted({*x.uncompensated, *x.unavailable}), x.half_unwound)
         if isinstance(x, f.RunFailed)
         else "succeeded"
         for x in happened

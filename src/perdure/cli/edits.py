@@ -57,6 +57,8 @@ def _print_pipeline(found: PipelineCheck, out: Output, now_us: int, *, every: bo
 
 
 def _style(sentence: str) -> str:
+    if "would become invalid if" in sentence:
+        return "yellow"
     if "would become invalid" in sentence:
         return "red"
     return "yellow" if "no longer undo" in sentence or "instead of" in sentence else ""
@@ -76,6 +78,7 @@ def effects_text(effects: Effects) -> str:
     parts = [validity[effects.validity] + (f" ({effects.reason})" if effects.reason else "")]
     parts += [f"INVALID at {miss.step}: no state of {miss.need}" for miss in effects.misses]
     parts += [f"cannot undo {step}" for step in effects.leaks]
+    parts += ["invalid if it fails soon"] if effects.brittle else []
     parts += [f"{effects.ends[0]} becomes {effects.ends[1]}"] if effects.ends else []
     parts += [f"+{step}" for step in effects.gains]
     parts += [f"-{step}" for step in effects.loses]

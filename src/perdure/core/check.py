@@ -61,7 +61,7 @@ class PipelineCheck(msgspec.Struct, frozen=True, gc=False):
         still_invalid: are invalid now and stay so.
         mended: are invalid now and go on.
         missing: will ask in vain for a state of another step [M-14].
-        leaking: an effect that can be undone today can be undone no more.
+        leaking: an effect that can be undone today can be undone no more, or nothing at all if it fails soon.
         gaining, losing: get steps to run, or have fewer of them ahead.
         passing: are past a step and will never run it.
         kinds: most frequent first.
@@ -143,7 +143,7 @@ def check_pipeline(
         _sum(found, lambda e: e.validity == "stays invalid"),
         _sum(found, lambda e: e.validity == "mended"),
         _sum(found, lambda e: bool(e.misses)),
-        _sum(found, lambda e: bool(e.leaks)),
+        _sum(found, lambda e: bool(e.leaks) or e.brittle),
         _sum(found, lambda e: bool(e.gains)),
         _sum(found, lambda e: bool(e.loses)),
         _sum(found, lambda e: bool(e.passes)),

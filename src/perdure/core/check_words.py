@@ -21,6 +21,7 @@ def sentences(counted: Counted) -> tuple[str, ...]:
         *_by(counted, lambda e: [(m.step, m.need) for m in e.misses], _misses),
         *_by(counted, lambda e: [(e.reason, e.steps)] if e.validity == "stays invalid" else [], _stays_invalid),
         *_by(counted, lambda e: list(e.leaks), _leaks),
+        *_by(counted, lambda e: [True] if e.brittle else [], _brittle),
         *_by(counted, lambda e: [e.ends] if e.ends else [], _ends),
         *_by(counted, lambda e: list(e.passes), _passes),
         *_by(counted, lambda e: list(e.gains), _gains),
@@ -82,6 +83,13 @@ def _misses(number: int, key: tuple[str, str]) -> str:
 
 def _leaks(number: int, step: str) -> str:
     return f"{runs(number)} could no longer undo {step} if {_it_fails(number)}: keep it in place, with its unwind"
+
+
+def _brittle(number: int, _: bool) -> str:
+    return (
+        f"{runs(number)} would become invalid if {_it_fails(number)} before another step is finished, because nothing "
+        f"of what {'it' if number == 1 else 'they'} finished is left: keep one step of it as retired"
+    )
 
 
 def _ends(number: int, ends: tuple[str, ...]) -> str:

@@ -22,9 +22,10 @@ class Effects(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         gains: steps ahead that were not.
         loses: steps that were ahead, and are not; without those it passes.
         passes: steps that others run and that this run never will, because it is past their place [E-7].
-        misses: states that a step ahead will ask for in vain, whatever was deployed before: the run becomes invalid there
-            [M-14].
+        misses: states that a step ahead will ask for in vain, whatever was deployed before: the run becomes invalid
+            there [M-14].
         leaks: effects that could be undone, and can be no more [U-9].
+        brittle: if it fails before it has finished another step it becomes invalid, and would not have [U-6].
         undoes: steps that it will unwind and would not have.
         reordered: the same steps ahead in another order.
         ends: how it ended and how it ends instead; both empty where that is the same.
@@ -38,6 +39,7 @@ class Effects(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     passes: tuple[str, ...] = ()
     misses: tuple[Missing, ...] = ()
     leaks: tuple[str, ...] = ()
+    brittle: bool = False
     undoes: tuple[str, ...] = ()
     reordered: bool = False
     ends: tuple[End, ...] = ()
@@ -75,6 +77,7 @@ def compare(was: Future | None, new: Future) -> Effects:
         passes=passes,
         misses=new.missing,
         leaks=tuple(sorted(new.leaks - was.leaks)),
+        brittle=new.brittle and not was.brittle,
         undoes=_without(new.unwinds, was.unwinds),
         reordered=reordered or _kept(was.unwinds, undone) != _kept(new.unwinds, undone),
         ends=(was.end, new.end) if was.end != new.end else (),

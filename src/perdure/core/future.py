@@ -65,6 +65,8 @@ class Future(msgspec.Struct, frozen=True, gc=False):
         unwinds: steps it will unwind, in order; empty while it has not failed.
         missing: states that steps ahead will ask for in vain [M-14].
         leaks: effects that would remain if it failed now: what U-9 calls uncompensated and unavailable.
+        brittle: nothing that it finished is left in the topology: if it fails before it has finished another step, it
+            cannot unwind and becomes invalid [U-6].
         end: how it ends.
         why: for an invalid run the steps it stumbles over: the unresolved one, or those it has behind it.
     """
@@ -75,6 +77,7 @@ class Future(msgspec.Struct, frozen=True, gc=False):
     unwinds: tuple[str, ...] = ()
     missing: tuple[Missing, ...] = ()
     leaks: frozenset[str] = frozenset()
+    brittle: bool = False
     end: End = "success"
     why: tuple[str, ...] = ()
 
@@ -84,7 +87,7 @@ def future(p: Projection, candidate: Candidate) -> Future:
     topology = candidate.topology
     op = reconcile(p, topology)
     if type(op) is InvalidOp:
-        return Future(op, end="invalid", why=_behind(p, op))
+        return _stuck(p, op)
     if p.failure is not None:
         return _backward(p, topology, op)
     return _forward(p, candidate, op)
@@ -92,7 +95,8 @@ def future(p: Projection, candidate: Candidate) -> Future:
 
 def _forward(p: Projection, candidate: Candidate, op: Operation) -> Future:
     topology = candidate.topology
-    frontier = view_of(p, topology).frontier
+    view = view_of(p, topology)
+    frontier, brittle = view.frontier, p.successes > 0 and not view.succeeded
     pinned = settles = False
     started: list[str] = []
     if p.pin is not None:
@@ -103,12 +107,14 @@ def _forward(p: Projection, candidate: Candidate, op: Operation) -> Future:
     leaks = _unavailable(p, topology)
     if p.cancel is not None:  # it acts on the next operation that is selected [R-12]
         canceled = (pinned and not settles) or bool(rest)
+        if canceled and brittle and not settles:
+            return _stuck(p, InvalidOp("no-safe-unwind-frontier", "none of the steps this run finished is left"))
         ahead = started if settles else []
-        return Future(op, tuple(ahead), leaks=leaks, end="canceled" if canceled else "success")
+        return Future(op, tuple(ahead), leaks=leaks, brittle=brittle, end="canceled" if canceled else "success")
     ahead = started + rest
     will = set(ahead)
     never = tuple(s.id for s in topology.steps if not (s.retired or s.id in p.forward or s.id in will))
-    return Future(op, tuple(ahead), never, (), _missing(p, candidate, ahead), leaks)
+    return Future(op, tuple(ahead), never, (), _missing(p, candidate, ahead), leaks, brittle)
 
 
 def _missing(p: Projection, candidate: Candidate, ahead: list[str]) -> tuple[Missing, ...]:
@@ -146,10 +152,14 @@ def _unavailable(p: Projection, topology: Topology) -> frozenset[str]:
     return frozenset(s for s in p.forward if unavailable(p, topology, s))
 
 
+def _stuck(p: Projection, op: InvalidOp) -> Future:
+    return Future(op, end="invalid", why=_behind(p, op))
+
+
 def _behind(p: Projection, op: InvalidOp) -> tuple[str, ...]:
     if op.reason == "step-missing":
         return (p.pin,) if p.pin is not None else ()
-    if p.failure is None:
+    if op.reason == "no-safe-frontier":
         return tuple(sorted(s for s, e in p.forward.items() if e.status in ("succeeded", "skipped")))
     succeeded = sorted(s for s, e in p.forward.items() if e.status == "succeeded")
     return tuple(sorted(p.crossed)) if p.crossed else tuple(succeeded)
