@@ -22,10 +22,11 @@ from perdure.core.outcomes import Raised, Returned
 from perdure.core.projection import Projection
 from perdure.core.reducer import fold_all
 from perdure.core.retry import Retry
+from perdure.define.locking import candidate_of
 from perdure.define.step import AnyStep
 from perdure.ports.store import Append
 from perdure.runtime.appending import seal
-from perdure.runtime.census import take_census
+from perdure.runtime.census import check
 from perdure.runtime.indexing import new_run, resting_state
 from perdure.runtime.system import RealSystem
 from perdure.storage import open_store
@@ -137,18 +138,19 @@ async def fill(where: Place, runs: int, ledgers: int) -> None:
 
 
 async def checking(where: Place, *, runs: int, ledgers: int) -> Measurement:
-    """`Client.check` of an edit, beside nothing: the median of three; and its two parts."""
+    """What `Client.check` does with an edit, in its two parts: read the store, then judge; the median of three."""
     await fill(where, runs, ledgers)
     async with App(line(edited=False).bind(), store=where.url).client() as client:
         await client.deploy()
         found: list[tuple[float, float]] = []
         report = await client.check([line(edited=True)])
+        candidates = {"checked": candidate_of(line(edited=True))}
         for _ in range(REPEATS):
             started = time.perf_counter()
-            await client.check([line(edited=True)])
-            whole = time.perf_counter()
-            await take_census(client.store, 0)
-            found.append((whole - started, time.perf_counter() - whole))
+            census = await client.census()
+            counted = time.perf_counter()
+            check(census, candidates)
+            found.append((time.perf_counter() - started, counted - started))
     (checked,) = report.pipelines
     if (checked.runs, checked.ledgers, checked.unchanged) != (runs, min(runs, ledgers), 0):
         raise RuntimeError(f"the check found {checked.runs} runs with {checked.ledgers} ledgers")
