@@ -345,3 +345,11 @@ def test_abandoning_before_anything_ran() -> None:
     ended = ends(life.abandon())
     assert ended.failure.step == "A"
     assert (ended.in_doubt, ended.uncompensated, ended.unavailable) == ((), (), ())
+
+
+def test_abandoning_a_held_run_names_the_step_that_was_next() -> None:
+    life = Life("A* B")
+    life.claim()
+    life.hold()
+    life.ok()
+    assert ends(life.abandon()).failure.step == "B"

@@ -36,7 +36,7 @@ from perdure.runtime.operations import (
     Selector,
 )
 from perdure.testing.clock import VirtualSystem
-from tests.runtime.lab import Gate, Inv, World, app, facts, line, names, until, virtually
+from tests.runtime.lab import Events, Gate, Inv, World, app, facts, line, names, until, virtually
 
 ONCE = Retry(max_attempts=1)
 
@@ -222,8 +222,8 @@ async def test_a_run_that_stays_invalid_is_given_up(system: VirtualSystem) -> No
     """D-7: failed, kind abandoned, nothing called, the lists filled, the slot free, who and why in the journal."""
     world = World(system)
     old = await invalid_run(world)
-    new = line(book, more, resource=itself)
-    async with world.engine(app(new)) as engine:
+    new, events = line(book, more, resource=itself), Events()
+    async with world.engine(app(new), observers=[events]) as engine:
         run = await engine.run(old.id)
         await run.retry()
         await until(run, "invalid")
@@ -240,6 +240,7 @@ async def test_a_run_that_stays_invalid_is_given_up(system: VirtualSystem) -> No
         with pytest.raises(KeyTaken):
             await run.abandon()
         assert (await engine.verify()).findings == ()
+        assert (events.kinds().count("failed"), events.kinds().count("uncompensated")) == (1, 1)
 
 
 @virtually
@@ -506,3 +507,19 @@ async def test_two_operators_at_once(system: VirtualSystem) -> None:
         )
         assert sorted(type(answer).__name__ for answer in both) == ["KeyTaken", "NoneType"]
         assert (await names(again)).count("RunAbandoned") == 1
+
+
+@virtually
+async def test_giving_a_run_up_lets_the_next_of_its_slot_go(system: VirtualSystem) -> None:
+    """D-7, R-5: the slot is free, for who waits in its queue, too; and who waits there can be given up."""
+    async with World(system).engine(app(LINE, OTHER)) as engine:
+        first = await engine.submit(LINE, "a", resource="r")
+        await until(first, "held")
+        second = await engine.submit(LINE, "b", resource="r", on_busy="queue")
+        third = await engine.submit(LINE, "c", resource="r", on_busy="queue")
+        await engine.idle()
+        await second.abandon(force=True)
+        await first.abandon(force=True)
+        await until(third, "held")
+        assert (await names(second)) == ["RunSubmitted", "RunAbandoned", "OutcomeCommitted", "RunFailed"]
+        assert (await engine.verify()).findings == ()

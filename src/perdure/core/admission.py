@@ -154,11 +154,13 @@ def admit_resolve(p: Projection, topology: Topology, request: ResolveRequest, at
 def admit_abandon(p: Projection, topology: Topology, actor: str, note: str, at_us: int) -> Admission:
     """Give the run up: failed, of kind `abandoned`, no handler called, the lists of U-9 computed in `topology` [D-7].
 
-    Whether the run may be given up is for the caller to say: it knows whether somebody is executing it.
+    Whether the run may be given up is for the caller to say: it knows whether somebody is executing it. `p` must be a
+    projection of the caller's own: a hold is lifted in it.
     """
     ended = _ended(p)
     if ended is not None:
         return ended
+    p.held = None
     failure = _abandonment(p, topology, note, at_us)
     abandoned = RunAbandoned(actor, failure, note)
     after = restore(dump(p), p.locator, p.row_seq, p.row_hash)

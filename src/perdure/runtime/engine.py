@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from perdure.core.commit import ENGINE_ACTOR
+from perdure.core.commit import ENGINE_ACTOR, Plan
 from perdure.core.facts import RunSubmitted
+from perdure.core.operations import EndedOp
 from perdure.core.projection import Projection
 from perdure.core.retry import Retry
 from perdure.define.pipeline import AnyPipeline
@@ -19,9 +20,12 @@ from perdure.ports.observer import Observer
 from perdure.ports.store import IndexState, Store, Trouble
 from perdure.runtime.claimer import Claimer
 from perdure.runtime.client import Client
+from perdure.runtime.driver import emit_facts
 from perdure.runtime.host import Host, Middleware, Options
 from perdure.runtime.line import Line
 from perdure.runtime.live import LiveRun
+from perdure.runtime.loading import projected
+from perdure.runtime.operations import AbandonRun, RunOperation
 from perdure.runtime.registry import deploy
 from perdure.runtime.submission import submit_and_drive
 from perdure.runtime.verifying import rebuild
@@ -237,6 +241,15 @@ class Engine(Client):
             self._claimer.due_at(0)
         if waiting.superseded:
             await self._make_place(ENGINE_ACTOR)
+
+    async def apply(self, run_id: str, operation: RunOperation, *, dry_run: bool = False) -> bool:
+        """See `Client.apply`. Observers are told of a run that was given up in this process [R-15]."""
+        written = await super().apply(run_id, operation, dry_run=dry_run)
+        if written and not dry_run and isinstance(operation, AbandonRun) and self._host.observers:
+            p = await projected(self._store, await self._load(run_id))
+            if p.ended is not None:
+                emit_facts(self._host, p, Plan([p.ended], None, EndedOp()))
+        return written
 
     # --- being told
 
