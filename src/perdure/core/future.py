@@ -157,8 +157,8 @@ def _stuck(p: Projection, op: InvalidOp) -> Future:
 
 
 def _behind(p: Projection, op: InvalidOp) -> tuple[str, ...]:
-    if op.reason == "step-missing":
-        return (p.pin,) if p.pin is not None else ()
+    if p.pin is not None and not op.reason.startswith("no-safe"):  # it is the unresolved step that cannot go on
+        return (p.pin,)
     if op.reason == "no-safe-frontier":
         return tuple(sorted(s for s, e in p.forward.items() if e.status in ("succeeded", "skipped")))
     succeeded = sorted(s for s, e in p.forward.items() if e.status == "succeeded")
