@@ -12,9 +12,22 @@ from typing import Any, TypeAlias, cast
 
 import msgspec
 
-from perdure import Canceled, Fail, Failed, Invocation, Pipeline, Retry, Succeeded, UnwindInvocation, retired, step
+from perdure import (
+    Canceled,
+    Fail,
+    Failed,
+    Invocation,
+    Later,
+    Pipeline,
+    Retry,
+    Succeeded,
+    UnwindInvocation,
+    poll,
+    retired,
+    step,
+)
 from perdure.define.step import AnyStep
-from perdure.testing.evolve import Evolution, evolve
+from perdure.testing.evolve import Each, Evolution, evolve
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "edits.md"
 FAILS = "pay"
@@ -72,10 +85,10 @@ def _rows(lines: list[str]) -> Iterator[Row]:
 # --- the pipelines
 
 
-def pipeline(text: str, *, without: str = "") -> Line:
-    """A pipeline as the page writes it: `a* [b*?~] c -> output`."""
+def pipeline(text: str, *, without: str = "", polls: str = "") -> Line:
+    """A pipeline as the page writes it: `a* [b*?~] c -> output`; without a step, or with one that polls."""
     words, _, output = text.partition("->")
-    steps = tuple(_step(word) for word in words.split() if _name(word) != without)
+    steps = tuple(_step(word, polls) for word in words.split() if _name(word) != without)
     value = output.strip() or None
 
     def make(inv: Invocation[None, object]) -> str | None:
@@ -91,7 +104,7 @@ def _name(word: str) -> str:
     return found.group(2)
 
 
-def _step(word: str) -> AnyStep[None, object]:
+def _step(word: str, polls: str) -> AnyStep[None, object]:
     found = _ENTRY.match(word)
     if found is None:
         raise ValueError(f"{word!r} is no step of the page")
@@ -103,7 +116,8 @@ def _step(word: str) -> AnyStep[None, object]:
         options["unwind"] = _undo
     if doubt:
         options["unwind_in_doubt"] = _undo_in_doubt
-    define = cast("Callable[[object], AnyStep[None, object]]", step(name, **options))
+    kind = cast("Callable[..., Callable[[object], AnyStep[None, object]]]", poll if name == polls else step)
+    define = kind(name, **options)
     made = define(_do)
     return retired(made) if gone else made
 
@@ -141,6 +155,10 @@ def carry_out(row: Row) -> Evolution[str | None]:
             return evolve(old, new, at=at, moment="running", input=None)
         case s if s == f"backing off, {at} failed once":
             return evolve(old, new, at=at, moment="retrying", input=None)
+        case s if s == f"waiting, {at} is a poll and said Later":
+            old, new = pipeline(edit.before, polls=at), pipeline(edit.after, polls=at)
+            said = {at: Each(Later(60), None)}
+            return evolve(old, new, at=at, moment="retrying", results=said, input=None)
         case s if s == f"between steps, {at} done":
             return evolve(old, new, at=at, moment="after", input=None)
         case s if s == f"held, {at} next; released later":

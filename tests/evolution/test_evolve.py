@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from perdure import Fail, Invocation, Pipeline, Retry, Succeeded, UnwindInvocation, retired, step
+from perdure import Fail, Invocation, Later, Pipeline, Retry, Succeeded, UnwindInvocation, poll, retired, step
 from perdure.core.operations import InvalidOp, RunOp
 from perdure.errors import InvalidArgument, NotFound
 from perdure.testing.evolve import Each, Moment, evolve
@@ -120,6 +120,25 @@ def test_an_unwind_can_be_scripted() -> None:
     )  # fmt: skip
     assert story.unwound == ()
     assert [call.outcome for call in story.calls if call.phase == "unwind"] == ["OSError", "Fail"]
+
+
+def test_a_poll_waits_across_the_deployment() -> None:
+    """B-15, R-4: `Later` is no failure; the new version asks again when it is time."""
+
+    @poll("ready")
+    async def ready(inv: Inv) -> int | Later:
+        return 5
+
+    line = trip(book, ready, pay)
+    said = {ready: Each(Later(3600), Later(60), 7)}
+    story = evolve(
+        line, trip(book, ready, screen, pay), at=ready, moment="retrying", input="x", deps=Desk(), results=said
+    )
+    assert [(call.version, call.outcome) for call in story.calls if call.step == "ready"] == [
+        ("old", "returned"), ("new", "returned"), ("new", "returned")
+    ]  # fmt: skip
+    assert story.ran("new") == ("ready", "ready", "screen", "pay")
+    assert story.succeeded
 
 
 def test_an_invalid_run_says_why() -> None:

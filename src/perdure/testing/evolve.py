@@ -50,7 +50,7 @@ Moment: TypeAlias = Literal[
 - `delayed`: submitted to start a day later;
 - `before`: at rest, the step is next and was never started;
 - `running`: its handler was called, and the process was lost before that was recorded;
-- `retrying`: its first attempt failed, the next one is due later;
+- `retrying`: its first attempt failed, the next one is due later; or it is a poll and its script says `Later`;
 - `after`: at rest, the step is over;
 - `before-unwind`, `unwinding`, `retrying-unwind`, `after-unwind`: the same of its unwind; let another step fail;
 - `ended`: the run is over.

@@ -18,6 +18,7 @@ from perdure.core.reconciler import reconcile
 from perdure.core.topology import Topology
 from perdure.define.fake import FakeRun
 from perdure.define.invocation import Invocation, PureInvocation
+from perdure.define.later import Later
 from perdure.define.pipeline import AnyPipeline
 from perdure.define.step import Given
 from perdure.errors import InvalidArgument, InvalidRun, NotFound
@@ -273,7 +274,7 @@ class _Story:
             await self._hold_between(inside)
             raise
         self._note(index, "returned")
-        if inside:
+        if inside and r.moment in ("running", "unwinding"):
             await self._lost(index)
         await self._hold_between(inside)
         return value
@@ -296,11 +297,13 @@ class _Story:
         return result
 
     async def _failing(self, phase: Phase, step: str) -> object:
-        """End this attempt with an error that is tried again, when nothing is started any more."""
+        """End this attempt with an error that is tried again, or with `Later`, when nothing is started any more."""
         await self._drain()
         self.inside.set()
         if step in self.r.script[phase]:
-            await self._outcome(phase, step, _no_handler)
+            value = await self._outcome(phase, step, _no_handler)
+            if type(value) is Later:
+                return value
         raise AttemptFailed(f"an attempt of {step} that fails")
 
     async def _drain(self) -> None:
