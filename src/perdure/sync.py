@@ -26,6 +26,7 @@ from perdure.define.result import Result
 from perdure.runtime.client import Client
 from perdure.runtime.info import RunInfo
 from perdure.runtime.run import Run
+from perdure.runtime.submitting import OnBusy
 
 T = TypeVar("T")
 In = TypeVar("In")
@@ -82,6 +83,9 @@ class SyncClient:
         deadline: datetime | timedelta | None = None,
         annotations: Mapping[str, str] | None = None,
         actor: str = "",
+        on_busy: OnBusy = "join",
+        idempotency_key: str | None = None,
+        key_window: Duration | None = None,
     ) -> Run[Out_co]:
         """See `Client.submit`."""
         return self.call(
@@ -95,6 +99,9 @@ class SyncClient:
                 deadline=deadline,
                 annotations=annotations,
                 actor=actor,
+                on_busy=on_busy,
+                idempotency_key=idempotency_key,
+                key_window=key_window,
             )
         )
 

@@ -19,18 +19,27 @@ def read_json(text: str, name: str) -> bytes:
     Raises:
         Problem: it cannot be read, or is not JSON.
     """
-    data = _bytes_of(text, name)
+    content = read_text(text, name)
     try:
-        content = data.decode("utf-8").removeprefix("\ufeff")
         json.loads(content, parse_constant=_no_constant)
-    except UnicodeDecodeError as error:
-        refuse(f"{name}: not UTF-8 text (byte {error.start})")
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         refuse(f"{name}: not JSON: {error.msg} at {where}", _quoting_hint(text))
     except (ValueError, RecursionError) as error:
         refuse(f"{name}: not JSON: {error}")
     return content.encode("utf-8")
+
+
+def read_text(text: str, name: str) -> str:
+    """The text that an argument stands for; see `read_json`.
+
+    Raises:
+        Problem: it cannot be read, or is not UTF-8.
+    """
+    try:
+        return _bytes_of(text, name).decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        refuse(f"{name}: not UTF-8 text (byte {error.start})")
 
 
 def _bytes_of(text: str, name: str) -> bytes:

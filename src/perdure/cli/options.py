@@ -7,6 +7,8 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from perdure.cli.completing import complete_pipeline, complete_run
+
 AppOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -34,7 +36,12 @@ LedgersOption: TypeAlias = Annotated[
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Answer in JSON, one value a line.")]
 RunArgument: TypeAlias = Annotated[
     str,
-    typer.Argument(metavar="RUN", help="A run id, its first 6 or more characters, or `last`.", show_default=False),
+    typer.Argument(
+        metavar="RUN",
+        help="A run id, its first 6 or more characters, or `last`.",
+        show_default=False,
+        autocompletion=complete_run,
+    ),
 ]
 ActorOption: TypeAlias = Annotated[
     str | None, typer.Option("--actor", metavar="WHO", help="Who asks, for the journal; default: you, here.")
@@ -45,7 +52,10 @@ TimeoutOption: TypeAlias = Annotated[
     typer.Option("--timeout", metavar="DURATION", help="Stop waiting after this long, with exit code 1."),
 ]
 PipelineOption: TypeAlias = Annotated[
-    str | None, typer.Option("--pipeline", "-p", metavar="ID", help="Only runs of this pipeline.")
+    str | None,
+    typer.Option(
+        "--pipeline", "-p", metavar="ID", help="Only runs of this pipeline.", autocompletion=complete_pipeline
+    ),
 ]
 TenantOption: TypeAlias = Annotated[
     str | None, typer.Option("--tenant", metavar="NAME", help="Only runs of this tenant.")
@@ -80,7 +90,12 @@ DryRunOption: TypeAlias = Annotated[
 YesOption: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 OptionalRun: TypeAlias = Annotated[
     str | None,
-    typer.Argument(metavar="[RUN]", help="A run id, its first 6 or more characters, or `last`.", show_default=False),
+    typer.Argument(
+        metavar="[RUN]",
+        help="A run id, its first 6 or more characters, or `last`.",
+        show_default=False,
+        autocompletion=complete_run,
+    ),
 ]
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import difflib
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perdure.cli.completing import complete_pipeline
 from perdure.cli.connect import Place, locate, with_client
 from perdure.cli.exits import Exit
 from perdure.cli.inputs import read_json
+from perdure.cli.many import read_inputs, submit_all
 from perdure.cli.options import ActorOption, AppOption, JsonOption, StoreOption, TimeoutOption, who
 from perdure.cli.output import Output
 from perdure.cli.problems import refuse
@@ -18,20 +21,46 @@ from perdure.cli.tables import Cell
 from perdure.cli.times import now_us, parse_duration_us, parse_time_or_duration_us, parse_time_us, to_datetime
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from perdure.define.pipeline import AnyPipeline
     from perdure.runtime.client import Client
     from perdure.runtime.run import Run
 
 
+class OnBusy(StrEnum):
+    """See `Client.submit`."""
+
+    JOIN = "join"
+    REJECT = "reject"
+    QUEUE = "queue"
+    REPLACE = "replace"
+
+
 def submit(
-    pipeline: Annotated[str, typer.Argument(metavar="PIPELINE", help="The id of a pipeline of the application.")],
+    pipeline: Annotated[
+        str,
+        typer.Argument(
+            metavar="PIPELINE", help="The id of a pipeline of the application.", autocompletion=complete_pipeline
+        ),
+    ],
     input: Annotated[
-        str, typer.Argument(metavar="[INPUT]", help="The input as JSON, @FILE, or - for stdin.", show_default=False)
-    ] = "null",
+        str | None,
+        typer.Argument(metavar="[INPUT]", help="The input as JSON, @FILE, or - for stdin.", show_default=False),
+    ] = None,
     resource: Annotated[str | None, typer.Option("--resource", metavar="NAME", help="What the run is about.")] = None,
     tenant: Annotated[str, typer.Option("--tenant", metavar="NAME", help="For whom it runs.")] = "default",
+    on_busy: Annotated[OnBusy, typer.Option("--on-busy", help="If a live run has the slot.")] = OnBusy.JOIN,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="KEY", help="Submit once under this key, however often asked.")
+    ] = None,
+    key_window: Annotated[
+        str | None, typer.Option("--key-window", metavar="DURATION", help="How long the key counts; default: 1d.")
+    ] = None,
+    many: Annotated[
+        str | None,
+        typer.Option("--many", metavar="FILE", help="Submit a run for each line of JSON in a file, - for stdin."),
+    ] = None,
     delay: Annotated[str | None, typer.Option("--delay", metavar="DURATION", help="Start so much later.")] = None,
     start_at: Annotated[str | None, typer.Option("--start-at", metavar="TIME", help="Start at this time.")] = None,
     deadline: Annotated[
@@ -47,37 +76,54 @@ def submit(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Submit a run. An equal input on a busy slot joins the run that is there.
+    """Submit a run, or many.
+
+    If a live run has the slot of the resource: `join` it, which asks for an equal input; `reject` the submission;
+    `queue`, to start when its turn comes; `replace` it: it is canceled, and the new run starts when it has ended.
+
+    With --many all lines are checked before the first is submitted; then each fares as if it were submitted alone.
 
     JSON: one object: run_id, created (false: it was there already), pipeline; with --wait also the lines of `watch`.
+    With --many one for each line: line, run_id, created; for one that was refused also refused, and the run in the way.
     """
     if delay is not None and start_at is not None:
         refuse("--delay and --start-at exclude each other")
     if timeout is not None and not wait:
         refuse("--timeout needs --wait")
-    data = read_json(input, "INPUT")
-    starts_in = None if delay is None else timedelta(microseconds=parse_duration_us(delay, "--delay"))
-    starts_at = None if start_at is None else to_datetime(parse_time_us(start_at, "--start-at"))
-    ends_by = None if deadline is None else to_datetime(parse_time_or_duration_us(deadline, "--deadline", now_us()))
-    labels = parse_annotations(annotation or ())
+    if key_window is not None and key is None:
+        refuse("--key-window needs --key")
+    options: dict[str, Any] = {
+        "tenant": tenant,
+        "delay": None if delay is None else timedelta(microseconds=parse_duration_us(delay, "--delay")),
+        "start_at": None if start_at is None else to_datetime(parse_time_us(start_at, "--start-at")),
+        "deadline": None
+        if deadline is None
+        else to_datetime(parse_time_or_duration_us(deadline, "--deadline", now_us())),
+        "annotations": parse_annotations(annotation or ()),
+        "on_busy": on_busy.value,
+    }
+    if many is not None:
+        single = {"INPUT": input, "--resource": resource, "--key": key, "--wait": wait or None}
+        _refuse_with_many([name for name, value in single.items() if value is not None], on_busy)
+        return _submit_many(
+            locate(app, store, needs_app=True), pipeline, many, options | {"actor": who(actor)}, as_json
+        )
+    options |= {
+        "resource": resource,
+        "idempotency_key": key,
+        "key_window": None
+        if key_window is None
+        else timedelta(microseconds=parse_duration_us(key_window, "--key-window")),
+    }
     limit_s = None if timeout is None else parse_duration_us(timeout, "--timeout") / 1e6
+    data = read_json("null" if input is None else input, "INPUT")
     place = locate(app, store, needs_app=True)
     chosen = find_pipeline(place, pipeline)
     value: object = chosen.input_codec.decode(data)
     out = Output(json=as_json)
 
     async def work(client: Client) -> int:
-        run = await client.submit(
-            chosen,
-            value,
-            resource=resource,
-            tenant=tenant,
-            delay=starts_in,
-            start_at=starts_at,
-            deadline=ends_by,
-            annotations=labels,
-            actor=who(actor),
-        )
+        run = await client.submit(chosen, value, actor=who(actor), **options)
         _say(run, out)
         if not wait:
             return 0
@@ -86,6 +132,20 @@ def submit(
         return await follow(client, run.id, limit_s, out)
 
     return with_client(place, work, creates=True)
+
+
+def _refuse_with_many(given: Sequence[str], on_busy: OnBusy) -> None:
+    if given:
+        refuse(f"--many and {given[0]} exclude each other")
+    if on_busy not in (OnBusy.JOIN, OnBusy.REJECT):
+        refuse(f"--many and --on-busy {on_busy.value} exclude each other", "submit these one by one")
+
+
+def _submit_many(place: Place, pipeline: str, file: str, options: Mapping[str, Any], as_json: bool) -> int:
+    chosen = find_pipeline(place, pipeline)
+    inputs = read_inputs(file, chosen)
+    out = Output(json=as_json)
+    return with_client(place, lambda client: submit_all(client, chosen, inputs, options, out), creates=True)
 
 
 def _say(run: Run[object], out: Output) -> None:

@@ -1,0 +1,100 @@
+"""`perdure submit --many`: a file of inputs, one JSON value a line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from perdure.cli.exits import Exit
+from perdure.cli.inputs import read_json, read_text
+from perdure.cli.output import Output
+from perdure.cli.problems import refuse
+from perdure.cli.tables import Cell
+from perdure.errors import PayloadError, ScheduleConflict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from perdure.define.pipeline import AnyPipeline
+    from perdure.runtime.client import Client
+    from perdure.runtime.run import Run
+
+AT_ONCE = 2_000
+REFUSALS_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Inputs with the numbers of their lines."""
+
+    lines: list[int]
+    values: list[Any]
+
+
+def read_inputs(file: str, pipeline: AnyPipeline) -> Inputs:
+    """Read and check all lines; blank ones do not count.
+
+    Raises:
+        Problem: one is not an input of the pipeline; names the line.
+    """
+    found = Inputs([], [])
+    for number, line in enumerate(read_text(file if file == "-" else f"@{file}", "--many").split("\n"), 1):
+        if not line.strip():
+            continue
+        where = f"--many: line {number}"
+        if line.lstrip()[:1] in {"-", "@"} and not line.strip()[1:2].isdigit():
+            refuse(f"{where}: not JSON")
+        data = read_json(line, where)
+        try:
+            value: object = pipeline.input_codec.decode(data)
+        except PayloadError as error:
+            refuse(f"{where}: {error}", "nothing was submitted; the value has to fit the pipeline's input type")
+        found.lines.append(number)
+        found.values.append(value)
+    return found
+
+
+async def submit_all(
+    client: Client, pipeline: AnyPipeline, inputs: Inputs, options: Mapping[str, Any], out: Output
+) -> int:
+    """Submit them, some thousands at a time, and say what became of each."""
+    new = joined = 0
+    refused: list[tuple[int, ScheduleConflict]] = []
+    with out.progress("submitting") as advance:
+        for first in range(0, len(inputs.values), AT_ONCE):
+            lines = inputs.lines[first : first + AT_ONCE]
+            found = await client.submit_many(pipeline, inputs.values[first : first + AT_ONCE], **options)
+            for line, run in zip(lines, found, strict=True):
+                if isinstance(run, ScheduleConflict):
+                    refused.append((line, run))
+                elif run.created:
+                    new += 1
+                else:
+                    joined += 1
+            if out.json:
+                _as_json(lines, found, out)
+            advance(first + len(lines), len(inputs.values))
+    if not out.json:
+        _say(new, joined, refused, out)
+    return Exit.CONFLICT if refused else Exit.OK
+
+
+def _as_json(lines: Sequence[int], found: Sequence[Run[Any] | ScheduleConflict], out: Output) -> None:
+    for line, run in zip(lines, found, strict=True):
+        if isinstance(run, ScheduleConflict):
+            out.value({"line": line, "run_id": run.run_id, "created": False, "refused": str(run)})
+        else:
+            out.value({"line": line, "run_id": run.id, "created": run.created})
+
+
+def _say(new: int, joined: int, refused: Sequence[tuple[int, ScheduleConflict]], out: Output) -> None:
+    parts = [f"{new:,} submitted"]
+    if joined:
+        parts.append(f"{joined:,} joined runs that were there")
+    if refused:
+        parts.append(f"{len(refused):,} refused")
+    out.line(Cell(", ".join(parts), "bold"))
+    for line, conflict in refused[:REFUSALS_SHOWN]:
+        out.line(f"line {line}: {conflict}")
+    if len(refused) > REFUSALS_SHOWN:
+        out.line(f"and {len(refused) - REFUSALS_SHOWN:,} more; --json names all")
