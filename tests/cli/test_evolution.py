@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from perdure.cli.evolution import outdated
 from perdure.cli.exits import Exit
+from perdure.ports.store import Deployment
+from perdure.storage.sqlite.owner import Holder
 from tests.cli.harness import Answer, Cli, records
 
 STEPS = "steps=(take, more, work)"
@@ -233,3 +239,32 @@ def test_drain_says_which_steps_may_go(edit: Path, cli: Cli) -> None:
     assert "1 run is at it" in lines[2]
     more, work = records(again("drain", "--json").json()["steps"])
     assert (more["drained"], work["drained"], work["unresolved"]) == (True, False, 1)
+
+
+@pytest.mark.parametrize(
+    ("at_us", "actor", "behind"),
+    [
+        (9_000_000, "ada", False),
+        (10_500_000, "ada", False),  # within the second in which it started
+        (11_000_000, "ada", True),
+        (11_000_000, "w-first", False),  # it deployed that itself
+    ],
+)
+def test_an_engine_that_runs_something_else_is_known(at_us: int, actor: str, behind: bool) -> None:
+    """D-6: a step is not drained while a worker still deploys it unretired."""
+    deployed = Deployment("job", 2, "", b"[]", at_us, actor)
+    assert outdated("w-first", 10_000_000, [deployed]) is behind
+
+
+def test_drain_names_an_engine_that_runs_something_else(edit: Path, cli: Cli) -> None:
+    steps(edit, "take, retired(more), work")
+    again = reimport(cli)
+    held = Holder("w-first", os.getpid(), socket.gethostname(), "2020-01-01T00:00:00Z")
+    (edit.parent / "shop.db-owner").write_bytes(msgspec.json.encode(held))
+    again("deploy", "--actor", "ada")
+    answer = again("drain")
+    assert "w-first" in answer.err
+    assert "may start what is retired by now: restart it" in answer.err
+    assert "w-first" in str(again("drain", "--json").json()["outdated_engine"])
+    (edit.parent / "shop.db-owner").unlink()
+    assert again("drain", "--json").json()["outdated_engine"] is None

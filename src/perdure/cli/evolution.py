@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perdure.cli.connect import Place, locate, with_client
+from perdure.cli.connect import Place, locate, sqlite_path, with_client
 from perdure.cli.problems import Problem, refuse
 from perdure.cli.settings import setting
 from perdure.errors import InvalidArgument
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from perdure.core.check import CheckReport
     from perdure.core.future import Candidate
     from perdure.core.lock import Lock
+    from perdure.ports.store import Deployment
     from perdure.runtime.census import Census
     from perdure.runtime.client import Client
 
@@ -51,19 +53,44 @@ class Edit:
         """
         from perdure.runtime.census import check
 
-        return check(self._census(), self.candidates())
+        return check(self.look()[0], self.candidates())
 
-    def _census(self) -> Census:
+    def look(self) -> tuple[Census, Sequence[Deployment]]:
+        """The runs that the edit meets, and the registry; an export has none to speak of.
+
+        Raises:
+            Problem: the store or the export cannot be read.
+        """
         if self.ledgers is not None:
-            return read_census(self.ledgers)
-        found: list[Census] = []
+            return read_census(self.ledgers), ()
+        found: list[tuple[Census, Sequence[Deployment]]] = []
 
         async def work(client: Client) -> int:
-            found.append(await client.census())
+            found.append((await client.census(), await client.deployments()))
             return 0
 
         with_client(self.place, work)
         return found[0]
+
+
+def outdated(worker: str, since_us: int, deployments: Iterable[Deployment]) -> bool:
+    """Whether an engine that started then runs something else than what is current: others deployed after it [D-5].
+
+    Its start is known to the second, so what was deployed within that second counts as what it started with.
+    """
+    return any(d.at_us >= since_us + 1_000_000 and d.actor != worker for d in deployments)
+
+
+def outdated_engine(place: Place, deployments: Sequence[Deployment]) -> str:
+    """The engine that still runs a superseded topology, and so may start what is retired by now; empty if none does."""
+    from perdure.cli.times import parse_time_us
+    from perdure.storage.sqlite.owner import holder_of
+
+    path = sqlite_path(place.url)
+    holder = None if path is None else holder_of(path)
+    if holder is None or not outdated(holder.worker, parse_time_us(holder.since, "owner"), deployments):
+        return ""
+    return holder.text()
 
 
 def edited(app_argument: str | None, app: str | None, store: str | None) -> Place:
