@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine, Generator
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -361,6 +361,87 @@ async def test_what_is_not_there_is_not_found(system: VirtualSystem) -> None:
         for call in calls:
             with pytest.raises(NotFound, match="nobody"):
                 await call()
+
+
+ODD_IDS: list[Any] = ["", " ", "a\0b", "\ud800", "x" * 600, b"id", 3, ["id"], {}]
+
+
+@pytest.mark.parametrize("odd", ODD_IDS, ids=ascii)
+@virtually
+async def test_an_id_that_can_be_none_is_refused_by_every_call(system: VirtualSystem, odd: Any) -> None:
+    """P-2: also by those that only read; a store would say something else of its own."""
+    async with World(system).engine(app(quick())) as engine:
+        calls: list[Callable[[Any], Any]] = [
+            engine.run, engine.info, engine.result, engine.cancel, engine.hold, engine.release, engine.retry,
+            engine.explain, engine.journal, engine.verify, lambda run_id: engine.resolve(run_id, skip=True),
+            lambda run_id: anext(engine.watch(run_id)),
+        ]  # fmt: skip
+        for call in calls:
+            with pytest.raises(InvalidArgument, match="run id must"):
+                await call(odd)
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ({"status": "succeded"}, "there is no status 'succeded'; there are ready, running"),
+        ({"status": ["held", ""]}, "there is no status ''"),
+        ({"status": 3}, "a word or a sequence"),
+        ({"status": None}, "a word or a sequence"),
+        ({"pipeline": "\ud800"}, "pipeline must not hold a lone surrogate"),
+        ({"tenant": 3}, "tenant must be a str"),
+        ({"resource": "a\0"}, "resource must not hold NUL"),
+        ({"after": 3}, "after must be a str"),
+        ({"limit": "5"}, "limit must be a whole number"),
+        ({"limit": 0}, "limit must be a whole number between 1 and 1,000, not 0"),
+        ({"limit": True}, "limit must be a whole number"),
+        ({"submitted_after": datetime(2026, 1, 1)}, "time zone"),  # noqa: DTZ001  # the point
+    ],
+    ids=str,
+)
+@virtually
+async def test_a_filter_that_fits_nothing_there_can_be_is_refused(
+    system: VirtualSystem, where: dict[str, Any], said: str
+) -> None:
+    """I-1: an empty answer to a misspelt question looks like good news."""
+    async with World(system).engine(app(quick())) as engine:
+        with pytest.raises(InvalidArgument, match=said):
+            await engine.list(**where)
+        if where.keys() <= {"pipeline", "tenant", "status"}:
+            with pytest.raises(InvalidArgument, match=said):
+                await engine.counts(**where)
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, "3", math.nan])
+@virtually
+async def test_a_bound_for_gc_that_is_none_is_refused(system: VirtualSystem, limit: Any) -> None:
+    """R-9: in a dry run, too."""
+    async with World(system).engine(app(quick())) as engine:
+        with pytest.raises(InvalidArgument, match="limit must be a whole number"):
+            await engine.gc(1, limit=limit, dry_run=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"annotations": 0}, "annotations must be a mapping, not int"),
+        ({"annotations": ["a"]}, "annotations must be a mapping, not list"),
+        ({"actor": []}, "actor must be a str"),
+        ({"pipeline": "quick"}, "submit takes a Pipeline, .* not 'quick'"),
+        ({"pipeline": None}, "submit takes a Pipeline"),
+    ],
+    ids=str,
+)
+@virtually
+async def test_what_no_submission_can_be_made_of_is_named(
+    system: VirtualSystem, options: dict[str, Any], said: str
+) -> None:
+    """P-2"""
+    pipeline = quick()
+    async with World(system).engine(app(pipeline)) as engine:
+        with pytest.raises(InvalidArgument, match=said):
+            await cast(Any, engine).submit(**{"pipeline": pipeline, "input": "x", **options})
+        assert not await engine.list()
 
 
 @virtually

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import get_args
 
 from perdure.core.durations import duration_us
 from perdure.define.names import name_problem
 from perdure.errors import InvalidArgument
+from perdure.ports.store import RunStatus
 
 ANNOTATIONS_LIMIT = 32
+
+STATUSES: tuple[RunStatus, ...] = get_args(RunStatus)
 
 
 def check_name(what: str, value: object) -> str:
@@ -43,6 +47,33 @@ def check_text(what: str, value: object, limit: int = 4096) -> str:
     return value
 
 
+def check_count(what: str, value: object, least: int, most: int) -> int:
+    """A whole number within bounds.
+
+    Raises:
+        InvalidArgument: it is not.
+    """
+    if type(value) is not int or not least <= value <= most:
+        raise InvalidArgument(f"{what} must be a whole number between {least} and {most:,}, not {ascii(value)[:80]}")
+    return value
+
+
+def check_statuses(value: RunStatus | Sequence[RunStatus]) -> tuple[RunStatus, ...]:
+    """One status or several to look for; a word that is none would silently find nothing.
+
+    Raises:
+        InvalidArgument: not a status.
+    """
+    given = (value,) if isinstance(value, str) else value
+    if not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # what untyped code passes
+        raise InvalidArgument(f"status must be a word or a sequence of words, not {type(given).__name__}")
+    statuses = tuple(given)
+    for status in statuses:
+        if status not in STATUSES:
+            raise InvalidArgument(f"there is no status {ascii(status)[:80]}; there are {', '.join(STATUSES)}")
+    return statuses
+
+
 def check_duration(what: str, value: object) -> int:
     """Microseconds of seconds or a `timedelta`.
 
@@ -74,8 +105,10 @@ def check_annotations(value: Mapping[str, str] | None) -> dict[str, str]:
     Raises:
         InvalidArgument: too many, or a key or value that cannot be stored.
     """
-    if not value:
+    if value is None:
         return {}
+    if not isinstance(value, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # what untyped code passes
+        raise InvalidArgument(f"annotations must be a mapping, not {type(value).__name__}")
     if len(value) > ANNOTATIONS_LIMIT:
         raise InvalidArgument(f"a run takes at most {ANNOTATIONS_LIMIT} annotations, not {len(value)}")
     return {check_name("an annotation's key", k): check_text(f"annotation {k!r}", v, 1024) for k, v in value.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Never, TypeAlias, TypeVar, assert_never
@@ -18,7 +19,6 @@ from perdure.define.pipeline import AnyPipeline, Pipeline
 from perdure.define.result import Result
 from perdure.errors import (
     CorruptJournal,
-    InvalidArgument,
     InvalidRun,
     NotFound,
 )
@@ -31,7 +31,7 @@ from perdure.ports.store import (
     RunStatus,
     Store,
 )
-from perdure.runtime.arguments import check_duration, check_name, check_text, check_time
+from perdure.runtime.arguments import check_count, check_duration, check_name, check_statuses, check_text, check_time
 from perdure.runtime.census import Census, check, take_census
 from perdure.runtime.deploying import Deploy, deploy_all, roll_back
 from perdure.runtime.indexing import standing_at
@@ -112,9 +112,9 @@ class Client(Submitter):
     ) -> Page:
         """A page of runs, newest first. Give the last id of a page as `after` to get the next."""
         where = _filter(pipeline, tenant, resource, status, submitted_after, submitted_before)
-        if not 0 < limit <= 1000:
-            raise InvalidArgument(f"limit must be between 1 and 1000, not {limit}")
-        return [info_of(row) for row in await self._store.list_runs(where, after=after, limit=limit)]
+        last = None if after is None else check_text("after", after)
+        rows = await self._store.list_runs(where, after=last, limit=check_count("limit", limit, 1, 1000))
+        return [info_of(row) for row in rows]
 
     async def counts(
         self, *, pipeline: str | None = None, tenant: str | None = None, status: RunStatus | Sequence[RunStatus] = ()
@@ -124,7 +124,7 @@ class Client(Submitter):
 
     async def deployments(self, pipeline: str | None = None) -> Deployments:
         """The registry of topologies, oldest first [D-4]."""
-        return list(await self._store.deployments(pipeline))
+        return list(await self._store.deployments(None if pipeline is None else check_text("pipeline", pipeline)))
 
     async def explain(self, run_id: str) -> Explanation:
         """Why each step of the current topology ran, will run, or never will [E-11]."""
@@ -134,7 +134,7 @@ class Client(Submitter):
 
     async def journal(self, run_id: str) -> Facts:
         """Every fact of a run, in order, checked against the chain as far as it reads."""
-        found = await self._store.journal_of(run_id)
+        found = await self._store.journal_of(check_name("run id", run_id))
         if found is None:
             raise NotFound(f"there is no run {run_id!r}")
         facts: list[RecordedFact] = []
@@ -145,6 +145,7 @@ class Client(Submitter):
 
     async def result(self, run_id: str, timeout: Duration | None = None) -> Result[object]:
         """See `Run.result`."""
+        check_name("run id", run_id)
         if timeout is None:
             return await self._wait(run_id)
         seconds = check_duration("timeout", timeout) / 1_000_000
@@ -194,6 +195,7 @@ class Client(Submitter):
     async def watch(self, run_id: str) -> AsyncIterator[RunInfo]:
         """Where a run stands, now and after every change that is noticed, to the end."""
         last: RunInfo | None = None
+        check_name("run id", run_id)
         while True:
             waiter = self._waiters.register(run_id, every_step=True)
             try:
@@ -272,6 +274,8 @@ class Client(Submitter):
         """
         from perdure.runtime.verifying import verify
 
+        if run_id is not None:
+            check_name("run id", run_id)
         return await verify(self._store, run_id, repair=repair, progress=progress, now_us=self._system.now_us())
 
     async def gc(
@@ -294,6 +298,8 @@ class Client(Submitter):
         """
         now_us = self._system.now_us()
         before_us = now_us - check_duration("older_than", older_than)
+        if limit is not None:
+            check_count("limit", limit, 1, sys.maxsize)
         due = await self._store.count_ended(before_us)
         if dry_run:
             return GcReport(0, 0, due)
@@ -344,12 +350,11 @@ def _filter(
     submitted_after: datetime | None,
     submitted_before: datetime | None,
 ) -> RunFilter:
-    statuses = (status,) if isinstance(status, str) else tuple(status)
     return RunFilter(
-        pipeline,
-        tenant,
-        resource,
-        statuses,
+        None if pipeline is None else check_text("pipeline", pipeline),
+        None if tenant is None else check_text("tenant", tenant),
+        None if resource is None else check_text("resource", resource),
+        check_statuses(status),
         None if submitted_after is None else check_time("submitted_after", submitted_after),
         None if submitted_before is None else check_time("submitted_before", submitted_before),
     )

@@ -55,7 +55,7 @@ def submission(
         pipeline.slot,
         _start_us(options, now_us),
         _deadline_us(options, pipeline, now_us),
-        check_text("actor", options.actor) if options.actor else "",
+        "" if options.actor == "" else check_text("actor", options.actor),
         check_annotations(options.annotations),
     )
 

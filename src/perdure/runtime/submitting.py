@@ -308,6 +308,9 @@ class Submitter(Operator):
 
 
 def _check_policy(pipeline: AnyPipeline, on_busy: OnBusy) -> None:
+    if not isinstance(pipeline, Pipeline):  # pyright: ignore[reportUnnecessaryIsInstance]  # what untyped code passes
+        what = ascii(pipeline)[:80]
+        raise InvalidArgument(f"submit takes a Pipeline, whose types say how the input is stored, not {what}")
     if on_busy not in get_args(OnBusy):
         raise InvalidArgument(f"on_busy must be one of {', '.join(get_args(OnBusy))}, not {on_busy!r}")
     if pipeline.slot == "once" and on_busy in ("queue", "replace"):
