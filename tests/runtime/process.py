@@ -25,8 +25,8 @@ Inv = Invocation[str, object]
 
 
 def say(*words: object) -> None:
-    """One line to the parent, at once."""
-    print(*words, flush=True)
+    """One line to the parent, at once and whole, from whatever thread."""
+    os.write(1, f"{' '.join(map(str, words))}\n".encode())
 
 
 def effect(inv: Invocation[Any, Any]) -> str:

@@ -26,7 +26,7 @@ from perdure.core.facts import OperationReserved, OperationRetryScheduled, RunHe
 from perdure.define.failure import MESSAGE_LIMIT_BYTES
 from perdure.runtime.host import Next
 from perdure.testing.clock import EPOCH_US, VirtualSystem
-from tests.runtime.lab import SECOND_US, Events, Gate, Gated, Inv, World, app, facts, line, names, until, virtually
+from tests.runtime.lab import SECOND_US, Gate, Gated, Inv, World, app, facts, line, names, until, virtually
 
 ONCE = Retry(max_attempts=1, then="fail")
 
@@ -528,13 +528,12 @@ async def test_a_handler_does_not_see_the_context_of_whoever_submitted(system: V
 
 async def test_a_time_out_of_a_def_handler_is_recorded_and_its_late_return_dropped() -> None:
     """R-18, R-12: the thread ends when it likes; what it returns then is nobody's."""
-    events = Events()
-    release = threading.Event()
-    returned = threading.Event()
+    blocked, release, returned = threading.Event(), threading.Event(), threading.Event()
 
     @step("blocking/v1", timeout=0.05, retry=Retry(initial=0, jitter=0))
     def blocking(inv: Inv) -> int:
-        if inv.attempt == 1:
+        if not blocked.is_set():
+            blocked.set()
             release.wait(20)
             returned.set()
         return inv.attempt
@@ -542,7 +541,7 @@ async def test_a_time_out_of_a_def_handler_is_recorded_and_its_late_return_dropp
     pipeline: Pipeline[str, object, int] = Pipeline(
         id="line", input=str, deps=object, steps=(blocking,), output=lambda inv: inv[blocking]
     )
-    async with app(cast(Any, pipeline)).engine(observers=[events]) as engine:
+    async with app(cast(Any, pipeline)).engine() as engine:
         run = await engine.submit(pipeline, "x")
         result = await run.result(timeout=20)
         release.set()

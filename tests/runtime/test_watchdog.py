@@ -43,11 +43,11 @@ def hearing(word: str) -> Generator[Heard]:
 async def test_a_blocking_handler_is_named_while_it_blocks() -> None:
     """R-15: the log says which step of which run, and where; observers are told once the loop can."""
     events = Events()
-    with hearing("blocked the event loop") as log:
+    with hearing("step 'rude/v1' of run") as log:
 
         @step("rude/v1")
         async def rude(inv: Inv) -> None:
-            assert log.heard.wait(30)  # blocks the loop until somebody said so
+            assert log.heard.wait(5)  # blocks the loop until somebody said so
 
         pipeline = line(rude)
         async with app(pipeline, block_limit=0.02).engine(observers=[events]) as engine:
@@ -57,24 +57,24 @@ async def test_a_blocking_handler_is_named_while_it_blocks() -> None:
         [told, *_] = log.records
         assert "rude/v1" in told
         assert run.id in told
-        assert "log.heard.wait(30)" in told
+        assert "log.heard.wait(5)" in told
         assert (blocked.run_id, blocked.step) == (run.id, "rude/v1")
 
 
 async def test_one_blockage_is_told_once_and_the_next_again() -> None:
     """R-15"""
-    with hearing("blocked the event loop") as log:
+    with hearing("step 'rude/v1' of run") as log:
 
         @step("rude/v1")
         async def rude(inv: Inv) -> None:
             log.heard.clear()
-            assert log.heard.wait(30)
+            assert log.heard.wait(5)
 
         pipeline = line(rude)
         async with app(pipeline, block_limit=0.02).engine() as engine:
             for _ in range(2):
                 assert isinstance(await (await engine.submit(pipeline, "x")).result(timeout=60), Succeeded)
-        assert len([record for record in log.records if "rude/v1" in record]) == 2
+        assert len(log.records) == 2
 
 
 async def test_whatever_else_blocks_the_loop_is_told_with_its_place() -> None:
@@ -90,11 +90,15 @@ async def test_whatever_else_blocks_the_loop_is_told_with_its_place() -> None:
         async with app(pipeline, block_limit=0.02).engine() as engine:
             await engine.submit(pipeline, "x")
             await gate.until(1)
-            assert log.heard.wait(30)  # this test is what blocks
+            for _ in range(5):  # a slow machine may have blocked the loop just before, which is told once
+                await asyncio.sleep(0)
+                log.heard.clear()
+                if log.heard.wait(5):  # this test is what blocks
+                    break
             gate.go.set()
-        assert "something has blocked" in log.records[0]
-        assert "polite/v1" not in log.records[0]
-        assert "this test is what blocks" in log.records[0]
+        [told, *_] = [record for record in log.records if "this test is what blocks" in record]
+        assert "something has blocked" in told
+        assert "polite/v1" not in told
 
 
 async def test_a_def_handler_may_block_its_thread() -> None:
