@@ -68,7 +68,7 @@ class Callers:
 
     def __post_init__(self) -> None:
         self.submitted: dict[int, str] = {}
-        self.tasks: Tasks = {}
+        self.tasks: Tasks = self.history.calls
 
     def call(
         self,

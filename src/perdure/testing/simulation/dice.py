@@ -43,6 +43,7 @@ CHANCES: dict[str, float] = {
     "handler broke its contract": 0.01,
     # callers
     "caller canceled at an await": 0.25,
+    "caller canceled while its append is in flight": 0.15,
 }
 """Chance of each kind at every opportunity, before the seed scales it."""
 

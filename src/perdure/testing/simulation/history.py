@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -57,6 +58,7 @@ class History(MemoryData):
         processes: by worker id.
         violations: what was broken, in order.
         trace: what happened, in order; equal for equal seeds.
+        calls: what callers are asking now.
         removed: runs that retention took away.
     """
 
@@ -68,6 +70,7 @@ class History(MemoryData):
         self.trace: list[str] = []
         self.removed: set[str] = set()
         self.world: World | None = None
+        self.calls: dict[asyncio.Task[None], None] = {}
         self.on_violation: Callable[[], None] = lambda: None
         self._dice = dice
         self._clock = now_us

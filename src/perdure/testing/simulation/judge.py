@@ -20,7 +20,6 @@ from perdure.core.facts import (
     OperationSucceeded,
     OutcomeCommitted,
     Phase,
-    RunAbandoned,
     RunCancelRequested,
     RunFailed,
     RunHeld,
@@ -131,12 +130,12 @@ class Judge(Ledger):
                 self._cancel(fact)
             case RunHeld() | RunReleased() | SegmentCompleted() | OutcomeCommitted():
                 pass
-            case RunAbandoned():
-                self.blame("D-7", "nobody gives runs up here")
             case RunSucceeded():
                 self._run_succeeded(fact)
             case RunFailed():
                 self._run_failed(fact)
+            case _:
+                self.blame("J-8", f"no play makes a {type(fact).__name__}: the judge does not know it yet")
         self.fold(fact)
 
     # --- run

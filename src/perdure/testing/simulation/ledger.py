@@ -169,8 +169,7 @@ class Ledger:
 
     def _fold_resolved(self, fact: OperationResolved) -> None:
         step = fact.step
-        if self.open is not None and self.open[1] == step:
-            self.open = None
+        self.open = None  # of this step; or of one that was being unwound and is dropped by this [U-7]
         if fact.phase == "unwind":
             self.unwind.setdefault(step, UnwindEntry("unresolved")).status = (
                 "succeeded" if fact.how == "value" else "failed"

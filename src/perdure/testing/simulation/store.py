@@ -101,6 +101,9 @@ class FaultyStore:
             raise StoreUnavailable("the store is closed")
         self._track(answer, append.run_id)
         dice, loop = self._dice, asyncio.get_running_loop()
+        caller = asyncio.current_task()
+        if caller in self._history.calls and dice.hit("caller canceled while its append is in flight"):
+            loop.call_soon(caller.cancel)
         if self._meanwhile is not None and append.new is None and dice.hit("cancel while an append is in flight"):
             self._meanwhile(append.run_id)
         if self._crash is not None and dice.hit("crash before an append"):
