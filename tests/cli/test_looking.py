@@ -33,7 +33,7 @@ def test_list_shows_runs_newest_first_and_counts(shop: Path, cli: Cli) -> None:
 
 def test_list_as_json_has_the_documented_keys(shop: Path, cli: Cli) -> None:
     found = cli("list", "--json").json()
-    assert set(found) == {"runs", "counts", "next"}
+    assert set(found) == {"runs", "counts", "next", "held_pipelines"}
     assert found["counts"] == STATUSES
     assert found["next"] is None
     runs = records(found["runs"])

@@ -22,7 +22,7 @@ class Exit(IntEnum):
 
 MEANINGS: dict[Exit, str] = {
     Exit.OK: "done",
-    Exit.FINDING: "done, and the answer is bad: verify or check found something, a scenario differs, the run failed",
+    Exit.FINDING: "done, and the answer is bad: verify or check found something, a run failed or one of many refused",
     Exit.USAGE: "a wrong argument, setting, application or input",
     Exit.NOT_FOUND: "no such run, pipeline or step",
     Exit.CONFLICT: "what is recorded does not allow it: other input, already ended, not held",
