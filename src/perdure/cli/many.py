@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from perdure.cli.exits import Exit
 from perdure.cli.inputs import read_json, read_text
@@ -13,11 +13,14 @@ from perdure.cli.tables import Cell
 from perdure.errors import PayloadError, ScheduleConflict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from perdure.define.pipeline import AnyPipeline
     from perdure.runtime.client import Client
     from perdure.runtime.run import Run
+
+Send: TypeAlias = "Callable[[Client, Sequence[object]], Awaitable[Sequence[Run[object] | ScheduleConflict]]]"
+"""`Client.submit_many`, with everything but the inputs."""
 
 AT_ONCE = 2_000
 REFUSALS_SHOWN = 20
@@ -28,7 +31,7 @@ class Inputs:
     """Inputs with the numbers of their lines."""
 
     lines: list[int]
-    values: list[Any]
+    values: list[object]
 
 
 def read_inputs(file: str, pipeline: AnyPipeline) -> Inputs:
@@ -54,16 +57,14 @@ def read_inputs(file: str, pipeline: AnyPipeline) -> Inputs:
     return found
 
 
-async def submit_all(
-    client: Client, pipeline: AnyPipeline, inputs: Inputs, options: Mapping[str, Any], out: Output
-) -> int:
+async def submit_all(client: Client, send: Send, inputs: Inputs, out: Output) -> int:
     """Submit them, some thousands at a time, and say what became of each."""
     new = joined = 0
     refused: list[tuple[int, ScheduleConflict]] = []
     with out.progress("submitting") as advance:
         for first in range(0, len(inputs.values), AT_ONCE):
             lines = inputs.lines[first : first + AT_ONCE]
-            found = await client.submit_many(pipeline, inputs.values[first : first + AT_ONCE], **options)
+            found = await send(client, inputs.values[first : first + AT_ONCE])
             for line, run in zip(lines, found, strict=True):
                 if isinstance(run, ScheduleConflict):
                     refused.append((line, run))
@@ -79,7 +80,7 @@ async def submit_all(
     return Exit.CONFLICT if refused else Exit.OK
 
 
-def _as_json(lines: Sequence[int], found: Sequence[Run[Any] | ScheduleConflict], out: Output) -> None:
+def _as_json(lines: Sequence[int], found: Sequence[Run[object] | ScheduleConflict], out: Output) -> None:
     for line, run in zip(lines, found, strict=True):
         if isinstance(run, ScheduleConflict):
             out.value({"line": line, "run_id": run.run_id, "created": False, "refused": str(run)})

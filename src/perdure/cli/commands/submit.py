@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from perdure.define.pipeline import AnyPipeline
+    from perdure.errors import ScheduleConflict
     from perdure.runtime.client import Client
     from perdure.runtime.run import Run
 
@@ -37,39 +38,55 @@ class OnBusy(StrEnum):
     REPLACE = "replace"
 
 
+PipelineArgument: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="PIPELINE", help="The id of a pipeline of the application.", autocompletion=complete_pipeline
+    ),
+]
+InputArgument: TypeAlias = Annotated[
+    str | None, typer.Argument(metavar="[INPUT]", help="The input as JSON, @FILE, or - for stdin.", show_default=False)
+]
+AboutOption: TypeAlias = Annotated[
+    str | None, typer.Option("--resource", metavar="NAME", help="What the run is about.")
+]
+ForOption: TypeAlias = Annotated[str, typer.Option("--tenant", metavar="NAME", help="For whom it runs.")]
+OnBusyOption: TypeAlias = Annotated[OnBusy, typer.Option("--on-busy", help="If a live run has the slot.")]
+KeyOption: TypeAlias = Annotated[
+    str | None, typer.Option("--key", metavar="KEY", help="Submit once under this key, however often asked.")
+]
+KeyWindowOption: TypeAlias = Annotated[
+    str | None, typer.Option("--key-window", metavar="DURATION", help="How long the key counts; default: 1d.")
+]
+ManyOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--many", metavar="FILE", help="Submit a run for each line of JSON in a file, - for stdin."),
+]
+DelayOption: TypeAlias = Annotated[str | None, typer.Option("--delay", metavar="DURATION", help="Start so much later.")]
+StartOption: TypeAlias = Annotated[str | None, typer.Option("--start-at", metavar="TIME", help="Start at this time.")]
+DeadlineOption: TypeAlias = Annotated[
+    str | None, typer.Option("--deadline", metavar="TIME|DURATION", help="Cancel it if it has not ended by then.")
+]
+AnnotationOption: TypeAlias = Annotated[
+    list[str] | None, typer.Option("--annotation", "-a", metavar="KEY=VALUE", help="A note on the run. Repeatable.")
+]
+WaitOption: TypeAlias = Annotated[bool, typer.Option("--wait", help="Follow the run to its end, as `watch` does.")]
+
+
 def submit(
-    pipeline: Annotated[
-        str,
-        typer.Argument(
-            metavar="PIPELINE", help="The id of a pipeline of the application.", autocompletion=complete_pipeline
-        ),
-    ],
-    input: Annotated[
-        str | None,
-        typer.Argument(metavar="[INPUT]", help="The input as JSON, @FILE, or - for stdin.", show_default=False),
-    ] = None,
-    resource: Annotated[str | None, typer.Option("--resource", metavar="NAME", help="What the run is about.")] = None,
-    tenant: Annotated[str, typer.Option("--tenant", metavar="NAME", help="For whom it runs.")] = "default",
-    on_busy: Annotated[OnBusy, typer.Option("--on-busy", help="If a live run has the slot.")] = OnBusy.JOIN,
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="KEY", help="Submit once under this key, however often asked.")
-    ] = None,
-    key_window: Annotated[
-        str | None, typer.Option("--key-window", metavar="DURATION", help="How long the key counts; default: 1d.")
-    ] = None,
-    many: Annotated[
-        str | None,
-        typer.Option("--many", metavar="FILE", help="Submit a run for each line of JSON in a file, - for stdin."),
-    ] = None,
-    delay: Annotated[str | None, typer.Option("--delay", metavar="DURATION", help="Start so much later.")] = None,
-    start_at: Annotated[str | None, typer.Option("--start-at", metavar="TIME", help="Start at this time.")] = None,
-    deadline: Annotated[
-        str | None, typer.Option("--deadline", metavar="TIME|DURATION", help="Cancel it if it has not ended by then.")
-    ] = None,
-    annotation: Annotated[
-        list[str] | None, typer.Option("--annotation", "-a", metavar="KEY=VALUE", help="A note on the run. Repeatable.")
-    ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Follow the run to its end, as `watch` does.")] = False,
+    pipeline: PipelineArgument,
+    input: InputArgument = None,
+    resource: AboutOption = None,
+    tenant: ForOption = "default",
+    on_busy: OnBusyOption = OnBusy.JOIN,
+    key: KeyOption = None,
+    key_window: KeyWindowOption = None,
+    many: ManyOption = None,
+    delay: DelayOption = None,
+    start_at: StartOption = None,
+    deadline: DeadlineOption = None,
+    annotation: AnnotationOption = None,
+    wait: WaitOption = False,
     timeout: TimeoutOption = None,
     actor: ActorOption = None,
     app: AppOption = None,
@@ -86,44 +103,31 @@ def submit(
     JSON: one object: run_id, created (false: it was there already), pipeline; with --wait also the lines of `watch`.
     With --many one for each line: line, run_id, created; for one that was refused also refused, and the run in the way.
     """
-    if delay is not None and start_at is not None:
-        refuse("--delay and --start-at exclude each other")
     if timeout is not None and not wait:
         refuse("--timeout needs --wait")
     if key_window is not None and key is None:
         refuse("--key-window needs --key")
-    options: dict[str, Any] = {
+    options = _times(delay, start_at, deadline)
+    options |= {
         "tenant": tenant,
-        "delay": None if delay is None else timedelta(microseconds=parse_duration_us(delay, "--delay")),
-        "start_at": None if start_at is None else to_datetime(parse_time_us(start_at, "--start-at")),
-        "deadline": None
-        if deadline is None
-        else to_datetime(parse_time_or_duration_us(deadline, "--deadline", now_us())),
         "annotations": parse_annotations(annotation or ()),
         "on_busy": on_busy.value,
+        "actor": who(actor),
     }
+    out = Output(json=as_json)
     if many is not None:
         single = {"INPUT": input, "--resource": resource, "--key": key, "--wait": wait or None}
         _refuse_with_many([name for name, value in single.items() if value is not None], on_busy)
-        return _submit_many(
-            locate(app, store, needs_app=True), pipeline, many, options | {"actor": who(actor)}, as_json
-        )
-    options |= {
-        "resource": resource,
-        "idempotency_key": key,
-        "key_window": None
-        if key_window is None
-        else timedelta(microseconds=parse_duration_us(key_window, "--key-window")),
-    }
+        return _submit_many(locate(app, store, needs_app=True), pipeline, many, options, out)
+    options |= {"resource": resource, "idempotency_key": key, "key_window": _duration(key_window, "--key-window")}
     limit_s = None if timeout is None else parse_duration_us(timeout, "--timeout") / 1e6
     data = read_json("null" if input is None else input, "INPUT")
     place = locate(app, store, needs_app=True)
     chosen = find_pipeline(place, pipeline)
     value: object = chosen.input_codec.decode(data)
-    out = Output(json=as_json)
 
     async def work(client: Client) -> int:
-        run = await client.submit(chosen, value, actor=who(actor), **options)
+        run = await client.submit(chosen, value, **options)
         _say(run, out)
         if not wait:
             return 0
@@ -134,6 +138,21 @@ def submit(
     return with_client(place, work, creates=True)
 
 
+def _times(delay: str | None, start_at: str | None, deadline: str | None) -> dict[str, Any]:
+    if delay is not None and start_at is not None:
+        refuse("--delay and --start-at exclude each other")
+    by_us = None if deadline is None else parse_time_or_duration_us(deadline, "--deadline", now_us())
+    return {
+        "delay": _duration(delay, "--delay"),
+        "start_at": None if start_at is None else to_datetime(parse_time_us(start_at, "--start-at")),
+        "deadline": None if by_us is None else to_datetime(by_us),
+    }
+
+
+def _duration(text: str | None, name: str) -> timedelta | None:
+    return None if text is None else timedelta(microseconds=parse_duration_us(text, name))
+
+
 def _refuse_with_many(given: Sequence[str], on_busy: OnBusy) -> None:
     if given:
         refuse(f"--many and {given[0]} exclude each other")
@@ -141,11 +160,14 @@ def _refuse_with_many(given: Sequence[str], on_busy: OnBusy) -> None:
         refuse(f"--many and --on-busy {on_busy.value} exclude each other", "submit these one by one")
 
 
-def _submit_many(place: Place, pipeline: str, file: str, options: Mapping[str, Any], as_json: bool) -> int:
+def _submit_many(place: Place, pipeline: str, file: str, options: Mapping[str, Any], out: Output) -> int:
     chosen = find_pipeline(place, pipeline)
     inputs = read_inputs(file, chosen)
-    out = Output(json=as_json)
-    return with_client(place, lambda client: submit_all(client, chosen, inputs, options, out), creates=True)
+
+    async def send(client: Client, values: Sequence[object]) -> Sequence[Run[object] | ScheduleConflict]:
+        return await client.submit_many(chosen, values, **options)
+
+    return with_client(place, lambda client: submit_all(client, send, inputs, out), creates=True)
 
 
 def _say(run: Run[object], out: Output) -> None:
