@@ -30,7 +30,7 @@ def test_where_json_comes_from(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("@missing.json", "No such file"),
         ("@.", "cannot be read"),
         ("@latin1", "not UTF-8 text (byte 1)"),
-        ("[" * 100_000, "INPUT: not JSON"),
+        ("[" * 100_000, "INPUT: nested too deeply"),
         ('"\udcff"', "not UTF-8 text"),
     ],
 )

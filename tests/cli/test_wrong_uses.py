@@ -73,6 +73,8 @@ WRONG: dict[str, list[Use]] = {
     ],
     "list": [
         ("list extra", U, "unexpected extra argument"),
+        ("list --pipeline \udc80", U, "--pipeline must not hold a lone surrogate"),
+        ("list --resource \udc80", U, "--resource must not hold a lone surrogate"),
         ("list --status heldd", U, "did you mean 'held'?"),
         ("list --limit 0", U, "'--limit'"),
         ("list --limit 1000", U, "'--limit'"),

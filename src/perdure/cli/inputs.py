@@ -25,7 +25,9 @@ def read_json(text: str, name: str) -> bytes:
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         refuse(f"{name}: not JSON: {error.msg} at {where}", _quoting_hint(text))
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        refuse(f"{name}: nested too deeply")
+    except ValueError as error:
         refuse(f"{name}: not JSON: {error}")
     return content.encode("utf-8")
 

@@ -10,6 +10,7 @@ import msgspec
 
 from perdure.cli.looks import status_cell
 from perdure.cli.tables import Cell, Table
+from perdure.cli.text import count
 from perdure.cli.times import ago, iso_local, iso_local_exact, iso_utc, when
 from perdure.core.facts import Failure, OutcomeCommitted, RunFailed, RunSubmitted, RunSucceeded
 
@@ -173,7 +174,7 @@ class RunStory:
         rows: list[tuple[str, str | Cell]] = []
         if self.submitted is not None:
             rows += self._submitted_rows(self.submitted, now_us)
-        rows.append(("journal", f"{self.facts} facts, {self.attempts} attempts"))
+        rows.append(("journal", f"{count(self.facts, 'fact')}, {count(self.attempts, 'attempt')}"))
         if self.last_failure is not None and self.ended is None:
             rows.append(("last failure", Cell(failure_words(self.last_failure), "yellow")))
         if self.output is not None and self.output != b"null":

@@ -58,12 +58,13 @@ def list_runs(
     """
     from perdure.cli.times import now_us, parse_past_us
     from perdure.ports.store import RunFilter
+    from perdure.runtime.arguments import check_text
 
     now = now_us()
     where = RunFilter(
-        pipeline,
-        tenant,
-        resource,
+        None if pipeline is None else check_text("--pipeline", pipeline),
+        None if tenant is None else check_text("--tenant", tenant),
+        None if resource is None else check_text("--resource", resource),
         tuple(checked_status(s) for s in status or ()),
         None if submitted_after is None else parse_past_us(submitted_after, "--since", now),
         None if submitted_before is None else parse_past_us(submitted_before, "--before", now),
