@@ -38,6 +38,9 @@ class _Evaluator:
     def condition(self, step: str, /) -> bool:
         return True
 
+    def sleep_us(self, step: str, /) -> int:
+        raise NotImplementedError(step)
+
     def output(self) -> bytes:
         return b"null"
 

@@ -11,6 +11,7 @@ from perdure.define.pipeline import Bound, Pipeline
 from perdure.define.poll import poll
 from perdure.define.result import Canceled, Failed, Result, Succeeded
 from perdure.define.signals import Fail, FailureDetail
+from perdure.define.sleep import Sleep
 from perdure.define.step import AnyStep, AsyncPoll, AsyncStep, Step, SyncPoll, SyncStep, optional, retired
 from perdure.errors import (
     ConflictError,
@@ -95,6 +96,7 @@ __all__ = [
     "PureInvocation",
     "Result",
     "Retry",
+    "Sleep",
     "Step",
     "Succeeded",
     "SyncPoll",

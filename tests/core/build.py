@@ -35,12 +35,12 @@ AT_ONCE = Retry(initial=0, cap=0, jitter=0)
 
 
 def topology(text: str, *former: Topology) -> Topology:
-    """Steps as in scenarios: `A* B*? C~`; and `D&` has a condition, `E!` settles under a cancel."""
+    """Steps as in scenarios: `A* B*? C~`; and `D&` has a condition, `E!` settles under a cancel, `F%` sleeps."""
     specs: list[StepSpec] = []
     for word in text.split():
-        name = word.rstrip("*?~&!")
+        name = word.rstrip("*?~&!%")
         flags = word[len(name) :]
-        specs.append(StepSpec(name, "*" in flags, "?" in flags, "~" in flags, "&" in flags, "!" in flags))
+        specs.append(StepSpec(name, *(sign in flags for sign in "*?~&!%")))
     return Topology(specs).after(former)
 
 
@@ -56,6 +56,7 @@ class Author:
         self.false: set[str] = set()
         self.broken: set[str] = set()
         self.asked: list[str] = []
+        self.naps_us = 1_000_000
 
     def condition(self, step: str) -> bool:
         self.asked.append(step)
@@ -68,6 +69,10 @@ class Author:
         if "output" in self.broken:
             raise commit.Unplannable("output-raised", "the output function raised")
         return b'"output"'
+
+    def sleep_us(self, step: str) -> int:
+        self.asked.append(f"sleep {step}")
+        return self.naps_us
 
     def failure_output(self, ended: RunFailed) -> bytes:
         self.asked.append("failure output")
@@ -128,6 +133,11 @@ class Life:
     def is_lost(self) -> commit.Plan:
         """The worker dies; another one claims the run."""
         self.restart()
+        return self.claim()
+
+    def wakes(self) -> commit.Plan:
+        """The sleep that is open is over, and a worker takes the run up."""
+        self.now_us = max(self.now_us, self.p.due_us)
         return self.claim()
 
     def memo(self, name: str, value: bytes) -> None:

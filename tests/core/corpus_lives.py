@@ -161,7 +161,21 @@ def abandoned() -> Life:
     return life
 
 
-LIVES: tuple[Callable[[], Life], ...] = (clean, unwound, canceled, late, operated, unfinished, abandoned)
+def slept() -> Life:
+    """A sleep that is over, one that a policy of the pipeline skipped, and one that is open."""
+    life = _life("a nap% b never%& night% c")
+    life.author.false.add("never")
+    life.claim()
+    life.ok(b"1")
+    life.deploy("x~ a nap% b y~ never%& night% c")
+    life.wakes()
+    life.ok(b"2")
+    life.hold()
+    life.release()
+    return life
+
+
+LIVES: tuple[Callable[[], Life], ...] = (clean, unwound, canceled, late, operated, unfinished, abandoned, slept)
 
 
 def main(release: str) -> None:

@@ -53,6 +53,9 @@ CANDIDATES: dict[str, Fact] = {
     **{f"fail {s}": f.OperationFailed(s, _failure(s)) for s in "ABN"},
     **{f"fail un{s}": f.OperationFailed(s, _failure(s, "unwind"), "unwind") for s in "ABN"},
     **{f"skip {s}": f.OperationSkipped(s) for s in "ABN"},
+    **{f"park {s}": f.OperationParked(s, 7) for s in "AN"},
+    "woken A": f.OperationSucceeded("A", 0),
+    "woken unA": f.OperationSucceeded("A", 0, f.NULL, "unwind"),
     **{f"value {s}": f.OperationResolved(s, "value", "user") for s in "AB"},
     "value unA": f.OperationResolved("A", "value", "user", "unwind"),
     "given up A": f.OperationResolved("A", "skip", "user"),
@@ -122,6 +125,14 @@ def _unwind_dropped() -> Life:
     return life
 
 
+def _between() -> Life:
+    """A is over, and the worker that owns the run starts nothing more."""
+    life = _life("claim")()
+    life.may_start = False
+    life.ok()
+    return life
+
+
 def _committed() -> Life:
     life = _life("claim", "ok")()
     life.ok()
@@ -142,6 +153,8 @@ STANDS: tuple[Stand, ...] = (
         "claim 1, completed, outcome success, skip A, skip B, skip N, fail A, fail B, fail N, value A, value B, "
         "given up A, refused A",
     ),
+    Stand("A sleeps", _life("claim", text="A% B"), "reserve A1, woken A, fail A, value A, given up A, refused A"),
+    Stand("A has slept", _life("claim", "wakes", text="A% B"), "memo B, ok B1, retry B1, fail B, value B"),
     Stand(
         "A runs",
         _life("claim"),
@@ -164,6 +177,11 @@ STANDS: tuple[Stand, ...] = (
         _life("claim", "cancel"),
         "memo A, ok A1, retry A1, fail A, value A, given up A, refused A",
         without="cancel",
+    ),
+    Stand(
+        "between A and B",
+        _between,
+        "reserve B1, reserve N1, completed, outcome success, skip B, skip N, park N, fail B, fail N, value B",
     ),
     Stand("B runs after A", _life("claim", "ok"), "memo B, ok B1, retry B1, fail B, value B"),
     Stand(

@@ -85,6 +85,7 @@ FACTS: dict[type[f.Fact], st.SearchStrategy[f.Fact]] = {
         f.OperationFailed, step=STEPS, failure=FAILURES, phase=PHASES, in_doubt=st.booleans(), passed=IDS
     ),
     f.OperationSkipped: st.builds(f.OperationSkipped, step=STEPS, passed=IDS),
+    f.OperationParked: st.builds(f.OperationParked, step=STEPS, due_us=NUMBERS, passed=IDS),
     f.OperationResolved: st.builds(
         f.OperationResolved,
         step=STEPS,

@@ -18,7 +18,7 @@ WIRE_NAMES = """
     RunSubmitted RunCancelRequested RunHeld RunReleased RunAbandoned OutcomeCommitted RunSucceeded RunFailed
     SegmentAttemptStarted SegmentCompleted
     OperationReserved OperationProgress OperationSucceeded OperationRetryScheduled OperationFailed OperationSkipped
-    OperationResolved
+    OperationParked OperationResolved
 """.split()
 
 

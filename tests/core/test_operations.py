@@ -37,4 +37,5 @@ def test_the_reasons_of_an_invalid_run_are_stable_words() -> None:
         "payload-unreadable",
         "payload-unserialisable",
         "contract-broken",
+        "shape-changed",
     )

@@ -41,6 +41,7 @@ from perdure.core.operations import (
     InvalidOp,
     Operation,
     RunOp,
+    SleepOp,
     UnwindOp,
 )
 from perdure.core.projection import Projection, Stored, dump, restore
@@ -130,6 +131,9 @@ class _Author:
     def output(self) -> bytes:
         raise self.core.unplannable("output-raised", "not asked here")
 
+    def sleep_us(self, step: str) -> int:
+        raise NotImplementedError(step)  # nothing sleeps here
+
     def failure_output(self, ended: RunFailed) -> bytes:
         raise self.core.unplannable("output-raised", "not asked here")
 
@@ -200,7 +204,7 @@ class CoreJudge:
                 return self._failed(here, ledger)
             case InvalidOp(reason, _):
                 return rules.Invalid(WHY[reason])
-            case HeldOp() | EndedOp():
+            case HeldOp() | EndedOp() | SleepOp():
                 raise Disagreement(f"{self._told()}{op}")
             case _ as unreachable:
                 assert_never(unreachable)

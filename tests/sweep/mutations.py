@@ -22,8 +22,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "reconciler",
         "attempts are counted from the pin's last one [M-8]",
-        'RunOp(pin, position, p.attempts("forward", pin) + 1, started=True)',
-        'RunOp(pin, position, p.attempts("forward", pin), started=True)',
+        "RunOp(pin, position, attempts + 1, started=True)",
+        "RunOp(pin, position, attempts, started=True)",
     ),
     Mutation("reconciler", "no frontier is good enough [E-5]", "if p.forward and not view.progressed:", "if False:"),
     Mutation(
@@ -136,7 +136,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "reconciler",
         "a canceled step is in no doubt [U-9]",
-        'in_doubt=p.attempts("forward", pin) > 0',
+        "in_doubt=attempts > 0",
         "in_doubt=False",
     ),
     Mutation("commit", "a `Fail` under a cancel leaves doubt [R-12]", "in_doubt=not own_word", "in_doubt=True"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import Enum
 from typing import Any, Protocol, TypeVar, assert_type
 
@@ -23,6 +24,7 @@ from perdure import (
     Pipeline,
     Result,
     Retry,
+    Sleep,
     Succeeded,
     UnwindInvocation,
     nothing,
@@ -351,6 +353,19 @@ async def poll_read(inv: Inv) -> None:
 
 async def poll_alone(inv: Inv) -> Hold:
     return await polled(inv)  # E
+
+
+# --- sleeps
+
+
+Sleep("nap/v1", "5 minutes")  # E
+Sleep("nap/v1")  # E
+Sleep(timedelta(minutes=5))  # E
+Sleep("nap/v1", 5, unwind=release)  # E
+Sleep("nap/v1", 5, when=True)  # E
+foreign_nap: Pipeline[OtherInput, Deps, None] = Pipeline(  # E
+    id="p", input=OtherInput, deps=Deps, steps=(Sleep("nap/v1", 5, when=large),), output=nothing
+)
 
 
 # --- branches

@@ -25,6 +25,7 @@ from perdure import (
     Pipeline,
     Result,
     Retry,
+    Sleep,
     Succeeded,
     SyncPoll,
     SyncStep,
@@ -246,6 +247,20 @@ async def after_poll(inv: Inv) -> str:
     return inv[polled].hold_id
 
 
+# --- sleeps
+
+
+nap = Sleep("nap/v1", timedelta(days=1))
+nap_when = Sleep("nap-when/v1", 5, when=is_large, needs=(polled,))
+assert_type(nap, Sleep[object, object])
+assert_type(nap_when, Sleep[PayoutInput, Deps])
+
+
+@step("after-nap/v1", needs=(nap,))
+async def after_nap(inv: Inv) -> None:
+    assert_type(inv.get(nap_when), None)
+
+
 # --- branches
 
 
@@ -263,7 +278,7 @@ def choose_sync(inv: Inv) -> Route:
 
 
 routed = Branch(
-    "routed/v1", decide=choose, arms={Route.FAST: (plain_async, polled), Route.SLOW: [plain_sync]}, when=is_large
+    "routed/v1", decide=choose, arms={Route.FAST: (plain_async, nap), Route.SLOW: [plain_sync]}, when=is_large
 )
 routed_sync = Branch("routed-sync/v1", decide=choose_sync, arms={Route.FAST: (), Route.SLOW: (maybe,)})
 assert_type(routed, Branch[PayoutInput, Deps, Route])
@@ -361,7 +376,7 @@ polling: Pipeline[PayoutInput, Deps, str] = Pipeline(
     id="polling",
     input=PayoutInput,
     deps=Deps,
-    steps=(polled, polled_sync, polled_none, after_poll),
+    steps=(polled, polled_sync, polled_none, nap, nap_when, after_poll),
     output=lambda inv: inv[after_poll],
 )
 

@@ -18,6 +18,7 @@ from perdure.core.operations import (
     InvalidOp,
     Operation,
     RunOp,
+    SleepOp,
     UnwindOp,
 )
 
@@ -85,7 +86,7 @@ def _counted(word: str, attempts: int) -> str:
 
 def _step_of(op: Operation) -> str | None:
     match op:
-        case RunOp() | EvaluateOp() | UnwindOp() | CancelOp():
+        case RunOp() | EvaluateOp() | SleepOp() | UnwindOp() | CancelOp():
             return op.step
         case CompleteOp() | FailOp() | HeldOp() | InvalidOp() | EndedOp():
             return None
@@ -101,6 +102,8 @@ def next_sentence(op: Operation, due_us: int, now_us: int) -> str:
             return f"run {op.step} as attempt {op.attempt}{later}"
         case EvaluateOp():
             return f"ask the condition of {op.step}, and run it if that holds{later}"
+        case SleepOp():
+            return f"{'end' if op.open else 'begin'} the sleep {op.step}{later}"
         case UnwindOp():
             how = ", in doubt" if op.in_doubt else ""
             return f"unwind {op.step} as attempt {op.attempt}{how}{later}"
@@ -128,6 +131,8 @@ def operation_json(op: Operation) -> dict[str, object]:
             return {"op": word, "step": op.step, "attempt": op.attempt}
         case EvaluateOp():
             return {"op": "evaluate", "step": op.step}
+        case SleepOp():
+            return {"op": "sleep", "step": op.step, "open": op.open}
         case CancelOp():
             return {"op": "cancel", "step": op.step}
         case CompleteOp():

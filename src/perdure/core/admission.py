@@ -25,7 +25,7 @@ from perdure.core.facts import (
     RunReleased,
 )
 from perdure.core.frontier import view_of
-from perdure.core.operations import CancelOp, EvaluateOp, InvalidOp, RunOp, UnwindOp
+from perdure.core.operations import CancelOp, EvaluateOp, InvalidOp, RunOp, SleepOp, UnwindOp
 from perdure.core.projection import Projection, dump, restore
 from perdure.core.reconciler import Lists, reconcile
 from perdure.core.reducer import fold
@@ -124,7 +124,7 @@ def admit_resolve(p: Projection, topology: Topology, request: ResolveRequest, at
         return NotPermitted(f"the next operation is not known: {op.detail}")
     if isinstance(op, CancelOp):
         return NotPermitted("the run is being canceled")
-    if not isinstance(op, (RunOp, EvaluateOp, UnwindOp)):
+    if not isinstance(op, (RunOp, EvaluateOp, SleepOp, UnwindOp)):
         return NotPermitted("no operation is left to resolve")
     if request.step is not None and request.step != op.step:
         return NotPermitted(f"the next operation is of step {op.step!r}, not {request.step!r}")

@@ -15,6 +15,7 @@ from perdure.core.facts import (
     Fact,
     Failure,
     OperationFailed,
+    OperationParked,
     OperationReserved,
     OperationRetryScheduled,
     OperationSkipped,
@@ -41,6 +42,7 @@ from perdure.core.operations import (
     InvalidOp,
     InvalidReason,
     RunOp,
+    SleepOp,
     UnwindOp,
 )
 from perdure.core.outcomes import Declined, Interrupted, Outcome, Postponed, Raised, Refused, Returned, TimedOut
@@ -73,6 +75,10 @@ class Evaluator(Protocol):
 
     def condition(self, step: str, /) -> bool:
         """Whether the step's condition holds."""
+        ...
+
+    def sleep_us(self, step: str, /) -> int:
+        """How long a sleep that opens now takes [B-20]."""
         ...
 
     def output(self) -> bytes:
@@ -227,6 +233,8 @@ def _advance(p: Projection, topology: Topology, facts: list[Fact], s: Setting) -
             return Plan(facts, None, _CLOSED)
         elif type(op) is RunOp or type(op) is UnwindOp:
             return _reserve(p, topology, facts, op, now_us)
+        elif type(op) is SleepOp:
+            _sleep(p, topology, facts, op, s)
         elif type(op) is EvaluateOp:
             plan = _evaluate(p, topology, facts, op, s)
             if plan is not None:
@@ -249,11 +257,23 @@ def _evaluate(p: Projection, topology: Topology, facts: list[Fact], op: Evaluate
         holds = s.evaluator.condition(op.step)
     except Unplannable as problem:
         return Plan(facts, None, InvalidOp(problem.reason, problem.detail))
+    if holds and topology.steps[op.position].sleeps:
+        _sleep(p, topology, facts, SleepOp(op.step, op.position, open=False), s)
+        return None
     if holds:
         return _reserve(p, topology, facts, RunOp(op.step, op.position, 1, started=False), s.now_us)
     passed = view_of(p, topology).newly_passed(p, op.position)
     _emit(p, facts, OperationSkipped(op.step, passed), s.now_us)
     return None
+
+
+def _sleep(p: Projection, topology: Topology, facts: list[Fact], op: SleepOp, s: Setting) -> None:
+    """Open a sleep, or end one whose time has come; nothing is called, so no attempt is reserved [B-15, B-20]."""
+    if op.open:
+        _emit(p, facts, OperationSucceeded(op.step, 0), s.now_us)
+    else:
+        passed = view_of(p, topology).newly_passed(p, op.position)
+        _emit(p, facts, OperationParked(op.step, s.now_us + s.evaluator.sleep_us(op.step), passed), s.now_us)
 
 
 def _finish_success(p: Projection, facts: list[Fact], s: Setting) -> Plan:

@@ -8,7 +8,7 @@ import msgspec
 
 from perdure.core.topology import StepSpec, Topology
 
-_FLAGS = ("unwind", "in_doubt", "conditional", "settle")
+_FLAGS = ("unwind", "in_doubt", "conditional", "settle", "sleeps")
 
 
 class TopologyDiff(msgspec.Struct, frozen=True, gc=False):

@@ -8,7 +8,7 @@ import msgspec
 
 from perdure.core.frontier import view_of
 from perdure.core.operations import Operation
-from perdure.core.projection import Projection
+from perdure.core.projection import ForwardEntry, Projection
 from perdure.core.reconciler import had_effect, reconcile
 from perdure.core.topology import StepSpec, Topology
 
@@ -109,13 +109,15 @@ def _entry_fate(p: Projection, step: str) -> tuple[StepFate, str]:
         case "succeeded":
             return (
                 "succeeded",
-                f"it succeeded at attempt {entry.attempts}" if entry.attempts else "an operator gave its value",
+                f"it succeeded at attempt {entry.attempts}" if entry.attempts else _without_attempt(entry),
             )
         case "skipped":
             return (
                 "skipped",
                 "an operator passed over it" if entry.attempts or entry.in_doubt else "its condition was false",
             )
+        case "unresolved" if not entry.attempts:
+            return "unresolved", "it sleeps until its time has come, and pins the run"
         case "unresolved" if p.pin == step and p.current is not None and p.current.later and not p.current.open:
             return "unresolved", f"it was asked ({entry.attempts} attempts), said later, and pins the run"
         case "unresolved":
@@ -123,6 +125,10 @@ def _entry_fate(p: Projection, step: str) -> tuple[StepFate, str]:
         case "failed":
             canceled = p.failure is not None and p.failure.kind == "canceled"
             return ("canceled", "a cancel resolved it") if canceled else ("failed", "it failed for good")
+
+
+def _without_attempt(entry: ForwardEntry) -> str:
+    return "it slept, and nothing was called" if entry.until_us else "an operator gave its value"
 
 
 def _fate(p: Projection, topology: Topology, spec: StepSpec, position: int) -> tuple[StepFate, str]:

@@ -194,7 +194,7 @@ class OperationProgress(_Fact, frozen=True, omit_defaults=True, gc=False, tag="O
 
 
 class OperationSucceeded(_Fact, frozen=True, omit_defaults=True, gc=False, tag="OperationSucceeded"):
-    """A handler returned; its value is the step's state, committed with the success [M-6]."""
+    """A handler returned; its value is the step's state, committed with the success [M-6]. Attempt 0: a sleep ended."""
 
     step: str
     attempt: int
@@ -235,6 +235,21 @@ class OperationSkipped(_Fact, frozen=True, omit_defaults=True, gc=False, tag="Op
     passed: tuple[str, ...] = ()
 
 
+class OperationParked(_Fact, frozen=True, omit_defaults=True, gc=False, tag="OperationParked"):
+    """A sleep opened: without an attempt, for there is nothing to call, and never in doubt [B-15, B-20].
+
+    Its end is an `OperationSucceeded` of attempt 0.
+
+    Attributes:
+        due_us: when it is over; fixed here, whatever is deployed meanwhile.
+        passed: ids newly passed [E-7].
+    """
+
+    step: str
+    due_us: int
+    passed: tuple[str, ...] = ()
+
+
 class OperationResolved(_Fact, frozen=True, omit_defaults=True, gc=False, tag="OperationResolved"):
     """An operator resolved the operation: with a value, as skipped, or as failed [R-17]."""
 
@@ -266,6 +281,7 @@ Fact: TypeAlias = (
     | OperationRetryScheduled
     | OperationFailed
     | OperationSkipped
+    | OperationParked
     | OperationResolved
 )
 """Every fact this release writes and reads. A new one breaks the type check of each reader until it handles it."""

@@ -42,11 +42,12 @@ class LockedStep(msgspec.Struct, frozen=True, omit_defaults=True):
     needs: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     if_skipped: bool = False
+    sleeps: bool = False
 
     @property
     def spec(self) -> StepSpec:
         """What reconciliation needs to know."""
-        return StepSpec(self.id, self.unwind, self.in_doubt, self.retired, self.conditional, self.settle)
+        return StepSpec(self.id, self.unwind, self.in_doubt, self.retired, self.conditional, self.settle, self.sleeps)
 
     @property
     def reads(self) -> Reads:

@@ -17,6 +17,7 @@ InvalidReason: TypeAlias = Literal[
     "payload-unreadable",
     "payload-unserialisable",
     "contract-broken",
+    "shape-changed",
 ]
 """Why the current deployment cannot continue a run [D-1]; stable words, for counting and for operators."""
 
@@ -35,6 +36,14 @@ class EvaluateOp(msgspec.Struct, frozen=True, gc=False):
 
     step: str
     position: int
+
+
+class SleepOp(msgspec.Struct, frozen=True, gc=False):
+    """Open a sleep, or end it where it is open and its time has come, without a call [B-15]."""
+
+    step: str
+    position: int
+    open: bool
 
 
 class UnwindOp(msgspec.Struct, frozen=True, gc=False):
@@ -79,4 +88,6 @@ class EndedOp(msgspec.Struct, frozen=True, gc=False):
     """The run has ended; nothing follows."""
 
 
-Operation: TypeAlias = RunOp | EvaluateOp | UnwindOp | CancelOp | CompleteOp | FailOp | HeldOp | InvalidOp | EndedOp
+Operation: TypeAlias = (
+    RunOp | EvaluateOp | SleepOp | UnwindOp | CancelOp | CompleteOp | FailOp | HeldOp | InvalidOp | EndedOp
+)

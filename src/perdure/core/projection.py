@@ -36,12 +36,14 @@ class ForwardEntry(msgspec.Struct, gc=False, omit_defaults=True):
         attempts: reserved so far; only rises [M-8].
         state: the encoded state, there only after success [M-6].
         in_doubt: it ended, but not by the handler's own word [U-9].
+        until_us: when its sleep is over; 0 where it has none. A sleep is unresolved without an attempt.
     """
 
     status: ForwardStatus
     attempts: int = 0
     state: bytes | None = None
     in_doubt: bool = False
+    until_us: int = 0
 
 
 class UnwindEntry(msgspec.Struct, gc=False, omit_defaults=True):
@@ -154,6 +156,11 @@ class Projection:
         """Attempts reserved so far of a step's operation."""
         entry = self.forward.get(step) if phase == "forward" else self.unwind.get(step)
         return 0 if entry is None else entry.attempts
+
+    def sleeping(self) -> ForwardEntry | None:
+        """The entry of the sleep that is open, else None [B-15]."""
+        entry = self.forward.get(self.pin) if self.pin is not None else None
+        return entry if entry is not None and not entry.attempts else None
 
     def state(self, step: str) -> bytes | None:
         """The encoded state of a step that succeeded, else None."""

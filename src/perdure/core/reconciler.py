@@ -17,6 +17,7 @@ from perdure.core.operations import (
     InvalidOp,
     Operation,
     RunOp,
+    SleepOp,
     UnwindOp,
 )
 from perdure.core.projection import Projection
@@ -46,11 +47,16 @@ def _pinned(p: Projection, topology: Topology, pin: str) -> Operation:
         return InvalidOp(
             "step-missing", f"step {pin!r} is unresolved but not in the pipeline; restore it, or retire it"
         )
+    attempts = p.attempts("forward", pin)
     if p.cancel is not None and not topology.steps[position].settle:
-        return CancelOp(pin, position, in_doubt=p.attempts("forward", pin) > 0)
+        return CancelOp(pin, position, in_doubt=attempts > 0)
     if p.held is not None:
         return HeldOp(p.held.reason)
-    return RunOp(pin, position, p.attempts("forward", pin) + 1, started=True)
+    sleeps = topology.steps[position].sleeps
+    if sleeps is not (attempts == 0):  # only what sleeps is unresolved without an attempt [D-1]
+        was, now = ("a handler", "a sleep") if sleeps else ("a sleep", "a handler")
+        return InvalidOp("shape-changed", f"step {pin!r} is unresolved as {was} and now is {now}; give it another id")
+    return SleepOp(pin, position, open=True) if sleeps else RunOp(pin, position, attempts + 1, started=True)
 
 
 def _forward(p: Projection, view: View) -> Operation:
@@ -72,6 +78,8 @@ def _select(p: Projection, spec: StepSpec, position: int) -> Operation:
         return HeldOp(p.held.reason)
     if spec.conditional:
         return EvaluateOp(spec.id, position)
+    if spec.sleeps:
+        return SleepOp(spec.id, position, open=False)
     return RunOp(spec.id, position, 1, started=False)
 
 

@@ -11,6 +11,7 @@ from typing import NoReturn, TypeVar
 from perdure.core.facts import (
     Fact,
     OperationFailed,
+    OperationParked,
     OperationProgress,
     OperationReserved,
     OperationResolved,
@@ -85,7 +86,8 @@ def _held(p: Projection, fact: RunHeld, _at_us: int) -> None:
 
 def _released(p: Projection, _fact: RunReleased, _at_us: int) -> None:
     p.held = None
-    p.due_us = 0
+    sleep = p.sleeping()
+    p.due_us = 0 if sleep is None else sleep.until_us  # a backoff is cut short, a sleep is not [B-20]
     if p.current is not None:
         p.current.failures = 0
         p.current.lost = 0
@@ -231,7 +233,10 @@ def _close_attempt(p: Projection, fact: OperationSucceeded | OperationRetrySched
 
 
 def _succeeded(p: Projection, fact: OperationSucceeded, _at_us: int) -> None:
-    _close_attempt(p, fact)
+    if fact.attempt:
+        _close_attempt(p, fact)
+    elif fact.phase != "forward" or p.pin != fact.step or p.sleeping() is None:
+        _corrupt(p, fact, f"{fact.step!r} does not sleep")
     if fact.phase == "forward":
         _forward_progress(p, p.forward[fact.step], fact.step, bytes(fact.state))
     else:
@@ -313,6 +318,17 @@ def _skipped(p: Projection, fact: OperationSkipped, _at_us: int) -> None:
     p.due_us = 0
 
 
+def _parked(p: Projection, fact: OperationParked, _at_us: int) -> None:
+    if p.token == 0:
+        _corrupt(p, fact, "no worker has claimed the run")
+    if p.failure is not None or p.pin is not None or fact.step in p.forward:
+        _corrupt(p, fact, "the step was started, or another operation is unresolved")
+    p.forward[fact.step] = ForwardEntry("unresolved", until_us=fact.due_us)
+    p.pin = fact.step
+    p.due_us = fact.due_us
+    _mark_forward(p, fact.step, fact.passed)
+
+
 def _resolved(p: Projection, fact: OperationResolved, _at_us: int) -> None:
     if fact.phase == "forward":
         _resolve_forward(p, fact)
@@ -378,4 +394,5 @@ _register(OperationSucceeded, _succeeded)
 _register(OperationRetryScheduled, _retry_scheduled)
 _register(OperationFailed, _failed)
 _register(OperationSkipped, _skipped)
+_register(OperationParked, _parked)
 _register(OperationResolved, _resolved)

@@ -20,6 +20,7 @@ class StepSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         retired: never started any more, but finished where it was started [E-9].
         conditional: the step has a condition [E-12].
         settle: a cancel lets the step retry to its own resolution first [R-12].
+        sleeps: nothing is called, the run waits for a time; how long is no part of it [B-15, B-20].
     """
 
     id: str
@@ -28,6 +29,7 @@ class StepSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     retired: bool = False
     conditional: bool = False
     settle: bool = False
+    sleeps: bool = False
 
 
 class Topology:

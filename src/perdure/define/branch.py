@@ -144,7 +144,7 @@ def expanded(entries: Iterable[object]) -> Iterator[object]:
         yield entry
         if not isinstance(entry, Branch):
             continue
-        branch: Branch[Any, Any, Any] = entry
+        branch: Branch[Any, Any, Any] = entry  # pyright: ignore[reportUnknownVariableType]  # the author's
         for member, steps in branch.arms.items():
             for step in steps:
                 condition = _InArm(branch, member, step.when)

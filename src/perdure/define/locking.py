@@ -44,6 +44,7 @@ def _step(step: ErasedStep) -> LockedStep:
         reads.needs,
         reads.optional,
         reads.substitute,
+        spec.sleeps,
     )
 
 

@@ -72,6 +72,7 @@ class AnyStep(Need, Generic[In_contra, D_contra]):
         own_when: the condition that the author gave to this very step.
         arm: the arms around the step, outermost first, by id of the branch and name of the member.
         polls: the handler may return `Later` instead of a state [B-15].
+        sleep_us: how long it sleeps, in microseconds; 0: it is no sleep.
         retired: see `retired` [E-9].
         doc: the handler's docstring.
         spec: what reconciliation needs to know.
@@ -90,6 +91,7 @@ class AnyStep(Need, Generic[In_contra, D_contra]):
         "polls",
         "retired",
         "retry",
+        "sleep_us",
         "spec",
         "timeout_s",
         "unwind",
@@ -116,6 +118,7 @@ class AnyStep(Need, Generic[In_contra, D_contra]):
         when: AnyFunction | None = None,
         on_cancel: OnCancel = "cancel",
         polls: bool = False,
+        sleep_us: int = 0,
     ) -> None:
         self.id = id
         self.origin = object()
@@ -133,6 +136,7 @@ class AnyStep(Need, Generic[In_contra, D_contra]):
         self.arm: tuple[tuple[str, str], ...] = ()
         self.on_cancel: OnCancel = on_cancel
         self.polls = polls
+        self.sleep_us = sleep_us
         self.retired = False
         self.doc = inspect.getdoc(handler) or ""
         self.spec = _spec(self)
@@ -280,4 +284,5 @@ def _spec(step: ErasedStep) -> StepSpec:
         retired=step.retired,
         conditional=step.when is not None,
         settle=step.on_cancel == "settle",
+        sleeps=step.sleep_us > 0,
     )

@@ -261,7 +261,7 @@ def _emit_simple(host: Host, p: Projection, fact: object) -> None:
     step: str = getattr(fact, "step", "")
     phase: str = getattr(fact, "phase", "")
     attempt_number: int = getattr(fact, "attempt", 0)
-    if name == "OperationSucceeded":
+    if name == "OperationSucceeded" and attempt_number:
         host.emit("attempt-succeeded", p, step=step, phase=phase, attempt=attempt_number)
     elif name == "OperationFailed":
         host.emit("attempt-failed", p, step=step, phase=phase)

@@ -137,6 +137,8 @@ def with_deadline(p: Projection, due_us: int | None) -> int | None:
 
 def _backoff_reason(p: Projection) -> str:
     current = p.current
+    if p.sleeping() is not None:
+        return "sleeping"
     if current is None or not p.due_us:
         return ""
     if current.last_failure is not None:

@@ -181,6 +181,10 @@ class LiveRun:
             )
         return answer
 
+    def sleep_us(self, step: str, /) -> int:
+        """How long a sleep of the current code takes [B-20]."""
+        return self.line.steps[step].sleep_us
+
     def output(self) -> bytes:
         """Call the output function and encode what it returns [M-13]."""
         inv: PureInvocation[Any, Any] = PureInvocation(self, None)

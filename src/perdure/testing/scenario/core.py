@@ -67,6 +67,9 @@ class _Script:
             raise commit.Unplannable("output-raised", "the script says so")
         return b"null"
 
+    def sleep_us(self, step: str) -> int:
+        raise NotImplementedError(step)  # nothing sleeps here
+
     def failure_output(self, ended: RunFailed) -> bytes:
         if not self.may_end:
             raise commit.Unplannable("output-raised", "the script is not there yet")

@@ -1,0 +1,74 @@
+"""`Sleep`: a step that calls nothing and waits for a time [B-15]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import overload
+
+from perdure.core.durations import Duration, duration_us
+from perdure.define.decorator import check_options
+from perdure.define.functions import AnyFunction
+from perdure.define.invocation import Invocation
+from perdure.define.step import D_contra, In_contra, Need, Step
+from perdure.errors import DefinitionError
+
+
+class Sleep(Step[In_contra, D_contra, None]):
+    """A step that waits, and has no state.
+
+    When the run comes to it, the time at which it is over is fixed as a fact: deployments with another duration change
+    only sleeps that open later [B-20]. Meanwhile the run holds no worker and no place, and survives restarts. Nothing
+    is called, so there are no attempts and no doubt: a cancel ends it at once, and leaves nothing behind.
+
+    Args:
+        id: as of a step.
+        duration: seconds or `timedelta`, more than zero.
+        when: as of a step; false: the run does not sleep.
+        needs: what `when` reads.
+
+    Raises:
+        DefinitionError: it could not work; says why.
+    """
+
+    __slots__ = ()
+
+    @overload
+    def __init__(self: Sleep[object, object], id: str, duration: Duration) -> None: ...
+    @overload
+    def __init__(
+        self,
+        id: str,
+        duration: Duration,
+        *,
+        when: Callable[[Invocation[In_contra, D_contra]], bool],
+        needs: Sequence[Need] = ...,
+    ) -> None: ...
+    def __init__(
+        self, id: str, duration: Duration, *, when: AnyFunction | None = None, needs: Sequence[Need] = ()
+    ) -> None:
+        checked = check_options(
+            id,
+            unwind=None,
+            unwind_in_doubt=None,
+            if_skipped=None,
+            when=when,
+            timeout=None,
+            retry=None,
+            needs=needs,
+            on_cancel="cancel",
+        )
+        try:
+            sleep_us = duration_us(duration)
+        except ValueError as error:
+            raise DefinitionError(f"step {id!r}: the duration of a sleep {error}") from None
+        if not sleep_us:
+            raise DefinitionError(f"step {id!r}: the duration of a sleep must not be zero")
+        super().__init__(handler=_nothing, is_async=False, sleep_us=sleep_us, **checked)
+        self.doc = ""
+
+    def __repr__(self) -> str:
+        return f"<{'retired ' if self.retired else ''}sleep {self.id!r}>"
+
+
+def _nothing(_inv: Invocation[object, object]) -> None:
+    """Never called; says that a sleep has no state."""
