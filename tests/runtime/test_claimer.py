@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 
+import msgspec
 import pytest
 
 from perdure import Retry, StoreUnavailable, Succeeded, step
@@ -204,6 +205,25 @@ async def test_a_claim_that_fails_again_and_again_is_tried_with_growing_distance
         waits = [after - before for before, after in itertools.pairwise(claims)]
         assert waits == sorted(waits)
         assert waits[0] >= SECOND_US // 2
+
+
+@virtually
+async def test_a_run_whose_index_row_contradicts_its_facts_is_no_reason_to_spin(system: VirtualSystem) -> None:
+    """R-16, J-11: damage to the fencing token, say; the claim is refused, and the run goes on once it is mended."""
+    pipeline = line(plain)
+    world = World(system)
+    async with world.client(app(pipeline)) as client:
+        run = await client.submit(pipeline, "x")
+        loaded = await client.store.load(run.id)
+        assert loaded is not None
+        row = loaded.row
+        assert await client.store.set_index(row.locator, msgspec.structs.replace(row.state, token=7), 1)
+    async with world.engine(app(pipeline)) as engine:
+        await system.sleep(600)
+        assert world.stores[-1].calls["load"] < 30
+        assert engine.running == 0
+        assert await engine.store.set_index(row.locator, row.state, 1)
+        assert isinstance(await engine.result(run.id, timeout=300), Succeeded)
 
 
 @virtually
