@@ -62,9 +62,7 @@ def _why(number: int, reason: str, steps: tuple[str, ...]) -> str:
         case "step-missing":
             return f"{their} unresolved step {steps[0]} is gone: keep it as retired"
         case "shape-changed":
-            return (
-                f"{their} unresolved step {steps[0]} is of another kind now: give that another id, keep the old"
-            )
+            return f"{their} unresolved step {steps[0]} is of another kind now: give that another id, keep the old"
         case "no-safe-frontier" | "no-safe-unwind-frontier":
             return f"none of the steps behind {'it' if number == 1 else 'them'} is left: keep {_some(steps)} as retired"
         case "pipeline-missing":
