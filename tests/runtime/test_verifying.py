@@ -160,6 +160,8 @@ async def test_verify_finds_what_an_index_row_says_wrongly(tmp_path: Path) -> No
         "canceling": "UPDATE run SET canceling = 1",
         "held": "UPDATE run SET status = 'held', due_us = NULL",
         "due": "UPDATE run SET due_us = NULL",
+        "due in a hundred thousand years": "UPDATE run SET due_us = 4611686018427387904",
+        "no status": "UPDATE run SET status = 'asleep'",
         "version": "UPDATE run SET version = 99",
         "pipeline": "UPDATE run SET pipeline = 'other'",
         "resource": "UPDATE run SET resource = 'other'",

@@ -10,6 +10,7 @@ from perdure.core.projection import REDUCER_VERSION, Projection, dump
 from perdure.core.signature import sign, signature_of
 from perdure.errors import CorruptJournal, NotFound
 from perdure.ports.store import TERMINAL, IndexState, LoadedRun, NewRun, RunFilter, Snapshot, Store
+from perdure.runtime.arguments import STATUSES
 from perdure.runtime.indexing import corrupt_state, facts_state, new_run
 from perdure.runtime.info import Finding, VerifyReport
 from perdure.runtime.loading import fold_rows
@@ -17,6 +18,9 @@ from perdure.runtime.loading import fold_rows
 logger = logging.getLogger("perdure")
 
 _PAGE = 200
+
+_TROUBLE_US = 3_600_000_000
+"""A run in trouble is left alone for a while, whatever its facts say; never for so long."""
 
 
 async def verify(
@@ -34,7 +38,7 @@ async def verify(
             continue
         snapshot = (await store.load(found) or loaded).snapshot
         facts += sum(row.count for row in loaded.rows)
-        findings += check_run(loaded, snapshot)
+        findings += check_run(loaded, snapshot, now_us)
         runs += 1
         if progress is not None:
             progress(runs, max(total, runs))
@@ -60,7 +64,7 @@ async def _runs(store: Store, run_id: str | None) -> AsyncIterator[str]:
         after = page[-1].run.run_id
 
 
-def check_run(loaded: LoadedRun, snapshot: Snapshot | None) -> list[Finding]:
+def check_run(loaded: LoadedRun, snapshot: Snapshot | None, now_us: int) -> list[Finding]:
     """Differences between a run's facts, its chain, its index row and its snapshot."""
     run_id, state = loaded.row.run.run_id, loaded.row.state
     p = Projection(run_id, loaded.row.locator)
@@ -76,14 +80,14 @@ def check_run(loaded: LoadedRun, snapshot: Snapshot | None) -> list[Finding]:
     if p.submitted is None:
         problems.append("the run has no facts: its journal is gone")
     else:
-        problems += _row_problems(p, loaded.row.run, state, waiting=loaded.row.waiting)
+        problems += _row_problems(p, loaded.row.run, state, now_us, waiting=loaded.row.waiting)
     usable = snapshot is not None and snapshot.reducer == REDUCER_VERSION
     if snapshot is not None and usable and at_snapshot is not None and at_snapshot != snapshot.data:
         problems.append("its snapshot differs from the facts it was folded from")
     return [Finding(run_id, 0, problem) for problem in problems]
 
 
-def _row_problems(p: Projection, run: NewRun, state: IndexState, *, waiting: bool) -> list[str]:
+def _row_problems(p: Projection, run: NewRun, state: IndexState, now_us: int, *, waiting: bool) -> list[str]:
     problems: list[str] = []
     if p.submitted is not None and run != new_run(p.submitted, p.submitted_us):
         problems.append("its index row names another pipeline, resource, slot, input or time than its first fact")
@@ -94,6 +98,11 @@ def _row_problems(p: Projection, run: NewRun, state: IndexState, *, waiting: boo
     expected = facts_state(p, p.submitted_us)
     if (state.status in TERMINAL) != (p.ended is not None) or (p.ended is not None and state.status != expected.status):
         problems.append(f"its index row says {state.status}, the facts say {expected.status}")
+    if state.status not in STATUSES:
+        problems.append(f"its index row says {state.status!r}, which is no status")
+    latest_us = max(expected.due_us or 0, now_us) + _TROUBLE_US
+    if state.status == "ready" and (state.due_us or 0) > latest_us:
+        problems.append("its index row would have it wait longer than its facts do")
     if state.signature not in (b"", sign(p)[0]):
         problems.append("its index row says that other steps are behind it than its facts do")
     if state.canceling != (p.cancel is not None):
