@@ -11,6 +11,7 @@ import pytest
 
 from perdure import App, Invocation, Pipeline, StoreUnusable, Succeeded, step
 from perdure.sync import connect
+from perdure.testing.clock import VirtualSystem, run_virtual
 
 
 @step("double/v1")
@@ -64,3 +65,22 @@ async def test_a_web_framework_gets_an_engine_for_its_lifetime(tmp_path: Path) -
     async with app.lifespan(object()) as state:
         run = await state["engine"].submit(doubling, 4)
         assert await run.result(20) == Succeeded(run.id, 8)
+
+
+def test_a_release_leaves_a_delayed_start_alone_and_a_retry_does_not() -> None:
+    """R-4, R-17: a hold that ends is no reason to start earlier than was asked; an operator's retry is."""
+
+    async def play(system: VirtualSystem) -> None:
+        app = App(doubling.bind(), store="memory://")
+        async with app.engine(system=system) as engine:
+            for retry in (False, True):
+                run = await engine.submit(doubling, 1, delay=3600)
+                submitted_us = (await run.info()).submitted_us
+                await run.hold()
+                await (run.retry() if retry else run.release())
+                await run.result()
+                ended_us = (await run.info()).ended_us
+                assert ended_us is not None
+                assert (ended_us - submitted_us >= 3_600_000_000) is not retry
+
+    run_virtual(play)

@@ -167,7 +167,7 @@ class Life:
         return self._admit(admission.admit_release(self.p, RunReleased("user")))
 
     def retry(self) -> admission.Admission:
-        return self._admit(admission.admit_retry(self.p, RunReleased("user")))
+        return self._admit(admission.admit_retry(self.p, RunReleased("user", retry=True)))
 
     def resolve(self, how: Resolution, step: str | None = None, state: bytes = b"7") -> admission.Admission:
         own = refold(self.rows)

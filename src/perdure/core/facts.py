@@ -107,10 +107,16 @@ class RunHeld(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunHeld"):
 
 
 class RunReleased(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunReleased"):
-    """A hold ended, or a backoff was cut short; a bounded retry policy counts from zero again [R-17, M-5]."""
+    """A hold ended, or a backoff was cut short; a bounded retry policy counts from zero again [R-17, M-5].
+
+    Attributes:
+        retry: whatever the run waits for, now: also a delayed start. Without it a run that never started keeps its
+            `start_at`.
+    """
 
     actor: str
     note: str = ""
+    retry: bool = False
 
 
 class RunAbandoned(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunAbandoned"):

@@ -84,8 +84,10 @@ def _held(p: Projection, fact: RunHeld, _at_us: int) -> None:
     p.held = fact
 
 
-def _released(p: Projection, _fact: RunReleased, _at_us: int) -> None:
+def _released(p: Projection, fact: RunReleased, _at_us: int) -> None:
     p.held = None
+    if p.current is None and not fact.retry:
+        return
     sleep = p.sleeping()
     p.due_us = 0 if sleep is None else sleep.until_us  # a backoff is cut short, a sleep is not [B-20]
     if p.current is not None:

@@ -225,7 +225,7 @@ class Operator:
                 released = RunReleased(actor, note)
                 return lambda p: admission.admit_release(p, released)
             case RetryRun(note, actor):
-                retried = RunReleased(actor, note)
+                retried = RunReleased(actor, note, retry=True)
                 return lambda p: admission.admit_retry(p, retried)
             case CancelRun(reason, actor):
                 canceled = RunCancelRequested(actor, reason)

@@ -106,7 +106,9 @@ class Ledger:
                 self.holds += 1
             case RunReleased():
                 self.releases += 1
-                self.held, self.due_us, self.failures, self.lost = None, 0, 0, 0
+                self.held, self.failures, self.lost = None, 0, 0
+                if fact.retry or self.current is not None:
+                    self.due_us = 0
             case OutcomeCommitted():
                 self.outcome = fact
             case RunSucceeded() | RunFailed():
