@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
+from datetime import UTC, datetime
 
 import pytest
 
@@ -102,3 +103,18 @@ def test_local_time_and_distance() -> None:
     assert times.when(0, 3 * SECOND) == "1970-01-01 01:00:00+01:00 (3 s ago)"
     assert times.iso_utc(1_500) == "1970-01-01T00:00:00.001500Z"
     assert times.iso_utc(None) is None
+
+
+@pytest.mark.parametrize("zone", ["UTC-14", "UTC+12"])  # as POSIX has it: Kiribati, and Baker Island
+def test_every_moment_can_be_shown_everywhere(monkeypatch: pytest.MonkeyPatch, zone: str) -> None:
+    """A start at the end of time is accepted, so it is shown; so is what a damaged row has for a time."""
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    last_us = times.to_us(datetime.max.replace(tzinfo=UTC))
+    assert times.iso_local(last_us).startswith("9999-12-31 ")
+    for at_us in (last_us, 1 << 62, -(1 << 62)):
+        assert times.iso_local(at_us)
+        assert times.iso_local_exact(at_us)
+        assert times.clock_local(at_us)
+        assert times.iso_utc(at_us)
+        assert times.when(at_us, 0)

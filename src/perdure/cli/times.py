@@ -79,8 +79,20 @@ def to_us(moment: datetime) -> int:
 
 
 def to_datetime(at_us: int) -> datetime:
-    """The aware datetime, UTC."""
-    return EPOCH + timedelta(microseconds=at_us)
+    """The aware datetime, UTC; what is beyond all calendars is the first or the last moment there is."""
+    try:
+        return EPOCH + timedelta(microseconds=at_us)
+    except OverflowError:
+        return (datetime.max if at_us > 0 else datetime.min).replace(tzinfo=UTC)
+
+
+def _local(at_us: int) -> datetime:
+    """Local time, or UTC where that is no date any more."""
+    moment = to_datetime(at_us)
+    try:
+        return moment.astimezone()
+    except (OverflowError, ValueError, OSError):
+        return moment
 
 
 def iso_utc(at_us: int | None) -> str | None:
@@ -92,17 +104,17 @@ def iso_utc(at_us: int | None) -> str | None:
 
 def iso_local(at_us: int) -> str:
     """For people: local time to the second, with its offset."""
-    return to_datetime(at_us).astimezone().isoformat(sep=" ", timespec="seconds")
+    return _local(at_us).isoformat(sep=" ", timespec="seconds")
 
 
 def iso_local_exact(at_us: int) -> str:
     """For people who look at single facts: local time to the millisecond."""
-    return to_datetime(at_us).astimezone().isoformat(sep=" ", timespec="milliseconds")
+    return _local(at_us).isoformat(sep=" ", timespec="milliseconds")
 
 
 def clock_local(at_us: int) -> str:
     """For a view of now: local time of day to the second."""
-    return to_datetime(at_us).astimezone().strftime("%H:%M:%S")
+    return _local(at_us).strftime("%H:%M:%S")
 
 
 def ago(at_us: int, now: int) -> str:
