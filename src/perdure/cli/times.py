@@ -83,7 +83,7 @@ def to_datetime(at_us: int) -> datetime:
     try:
         return EPOCH + timedelta(microseconds=at_us)
     except OverflowError:
-        return (datetime.max if at_us > 0 else datetime.min).replace(tzinfo=UTC)
+        return datetime.max.replace(tzinfo=UTC) if at_us > 0 else datetime.min.replace(tzinfo=UTC)
 
 
 def _local(at_us: int) -> datetime:
