@@ -207,6 +207,32 @@ def test_sigterm_drains_in_a_pipe(slow: Path, cli: Cli) -> None:
     assert status(cli) == "ready"  # interrupted, which is no failure, or not started yet
 
 
+STUBBORN = SLOW.replace(
+    "        await asyncio.sleep(0.01)",
+    """\
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            pass""",
+)
+
+
+def test_a_handler_that_cannot_be_canceled_does_not_keep_the_process(slow: Path, cli: Cli, open_terminal: Open) -> None:
+    """R-6: at once is at once; asyncio alone would wait for the handler for ever."""
+    (slow / "slow.py").write_text(STUBBORN)
+    terminal = open_terminal(slow, "run")
+    terminal.read_until("wait/v1")
+    terminal.press(b"\x03")
+    terminal.read_until("draining: 1 running")
+    terminal.press(b"\x03")
+    seen = terminal.read_to_end()
+    assert terminal.process.returncode == Exit.INTERRUPTED
+    assert "left behind" in seen
+    assert "Traceback" not in seen
+    assert "destroyed" not in seen
+    assert status(cli) == "running"  # as after a crash
+
+
 def test_ctrl_c_ends_a_command_that_waits(slow: Path, open_terminal: Open) -> None:
     terminal = open_terminal(slow, "watch", "last")
     terminal.read_until("ready")

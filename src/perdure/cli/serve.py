@@ -16,6 +16,7 @@ from perdure.cli.monitor import LogLines, Monitor, event_json
 from perdure.cli.output import Output, rich_table
 from perdure.cli.problems import Problem
 from perdure.cli.tables import safe
+from perdure.cli.text import count
 from perdure.cli.times import iso_local, iso_utc, now_us
 from perdure.errors import StoreUnavailable
 
@@ -30,6 +31,7 @@ SOON_US = 45_000_000
 REDRAW_S = 0.25
 COUNT_EVERY_S = 2.0
 STOPPED_AT_ONCE = 130
+STRAGGLERS_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -278,6 +280,23 @@ async def wait_until_idle(engine: Engine) -> None:
                 return
             continue
         await asyncio.sleep(min(1.0, max(0.01, (due_us - now_us()) / 1e6)))
+
+
+async def leave_stragglers() -> bool:
+    """Cancel what is left of an engine that has stopped; whether something does not end by that.
+
+    Then the loop must not be closed: that would wait for it.
+    """
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        _, left = await asyncio.wait(left, timeout=STRAGGLERS_S)
+    if left:
+        sys.stderr.write(f"{count(len(left), 'handler')} that cannot be canceled left behind\n")
+        sys.stderr.flush()
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)  # they die with the process
+    return bool(left)
 
 
 class _Stderr(logging.Handler):

@@ -58,10 +58,14 @@ def run(
 
 
 def _serve(place: Place, limits: Limits, *, until_idle: bool, as_json: bool) -> int:
-    from perdure.cli.serve import serve
+    from perdure.cli.serve import leave_stragglers, serve
 
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    runner = asyncio.Runner(loop_factory=_loop_factory())
+    try:
         return runner.run(serve(place, limits, until_idle=until_idle, as_json=as_json))
+    finally:
+        if not runner.run(leave_stragglers()):
+            runner.close()
 
 
 def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
