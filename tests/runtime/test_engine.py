@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -27,7 +28,21 @@ from perdure import (
 from perdure.core.facts import OperationReserved, OperationRetryScheduled, OperationSucceeded
 from perdure.storage.memory import MemoryStore
 from perdure.testing.clock import VirtualSystem
-from tests.runtime.lab import Events, Failing, Gate, Inv, Line, World, app, facts, line, names, until, virtually
+from tests.runtime.lab import (
+    SECOND_US,
+    Events,
+    Failing,
+    Gate,
+    Inv,
+    Line,
+    World,
+    app,
+    facts,
+    line,
+    names,
+    until,
+    virtually,
+)
 
 
 def waits(gate: Gate) -> Line:
@@ -375,6 +390,26 @@ async def test_options_out_of_range_are_refused(system: VirtualSystem, options: 
         async with world.engine(app(waits(Gate())), **options):
             raise AssertionError("started")
     assert world.data.owner is None
+
+
+@virtually
+async def test_a_handler_that_cannot_be_canceled_is_waited_for_once(system: VirtualSystem) -> None:
+    """R-6: an engine that was drained and is left then does not begin to drain anew."""
+
+    @step("stubborn/v1")
+    async def stubborn(inv: Inv) -> None:
+        until_us = system.now_us() + 600 * SECOND_US
+        while system.now_us() < until_us:
+            with contextlib.suppress(asyncio.CancelledError):
+                await system.sleep(60)
+
+    pipeline, events = line(stubborn), Events()
+    async with World(system).engine(app(pipeline, drain_timeout=100), observers=[events]) as engine:
+        await engine.submit(pipeline, "x")
+        await events.until("attempt-started")
+        began_us = system.now_us()
+        await engine.drain()
+    assert system.now_us() - began_us < 130 * SECOND_US
 
 
 # --- observers

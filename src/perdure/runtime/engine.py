@@ -83,7 +83,7 @@ class Engine(Client):
         self._unseen = self._looking = False
         self._patrol: asyncio.TimerHandle | None = None
         self._mending: asyncio.TimerHandle | None = None
-        self._stopped = False
+        self._stopped = self._drained = False
         store.on_trouble(self._on_trouble)
 
     @property
@@ -136,6 +136,7 @@ class Engine(Client):
             live.stop_handler("shutdown")
         if tasks := self._tasks():
             await asyncio.wait(tasks, timeout=GRACE_S)
+        self._drained = True
 
     async def stop(self) -> None:
         """Drain and close the store. Idempotent."""
@@ -143,7 +144,8 @@ class Engine(Client):
             return
         self._stopped = True
         try:
-            await self.drain()
+            if not self._drained:
+                await self.drain()
         except asyncio.CancelledError:  # whoever stops us is in a hurry
             self.abort()
             raise
