@@ -21,7 +21,9 @@ async def deps() -> AsyncGenerator[object]:
 """
 
 
-def test_help_lists_every_command_and_every_exit_code(cli: Cli) -> None:
+@pytest.mark.parametrize("columns", ["80", "100"])
+def test_help_lists_every_command_and_every_exit_code(cli: Cli, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
     answer = cli("--help")
     assert answer.code == Exit.OK
     for commands in entry.COMMANDS.values():

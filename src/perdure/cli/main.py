@@ -104,8 +104,13 @@ def build() -> typer.Typer:
     app.callback()(_root)
     for commands in COMMANDS.values():
         for name, command in commands.items():
-            app.command(name)(command)
+            app.command(name, short_help=_summary(command))(command)
     return app
+
+
+def _summary(command: Command) -> str:
+    """The first line of the docstring, whole: left to itself, typer cuts it where the terminal is narrow."""
+    return (command.__doc__ or "").strip().partition("\n")[0]
 
 
 def _root() -> None:
