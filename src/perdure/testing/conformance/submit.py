@@ -39,7 +39,7 @@ WAITS = IndexState("ready", None, reason="waits")
 
 
 async def _waiting(store: Store, run_id: str, *, replaces: bool = False, deadline_us: int = 0) -> Draft:
-    draft = Draft(run_id, slot=SLOT, input=f"\"{run_id}\"")
+    draft = Draft(run_id, slot=SLOT, input=f'"{run_id}"')
     draft.new = replace(draft.new, waits="replace" if replaces else "queue", deadline_us=deadline_us)
     await put(store, draft, draft.submit(replace(WAITS, due_us=deadline_us or None)))
     return draft
