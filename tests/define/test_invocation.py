@@ -24,6 +24,7 @@ from perdure.define.signals import (
     UnusableMemo,
 )
 from perdure.define.step import AnyStep, Given
+from perdure.errors import DefinitionError
 from tests.define.sample import (
     Deps,
     Hold,
@@ -410,6 +411,13 @@ def test_a_fake_refuses_strangers() -> None:
         payout.fake(input=PayoutInput("7"), deps=Deps(), states=(stranger.given(Hold("h")),))
     with pytest.raises(Exception, match="is not in pipeline 'payout'"):
         stranger(payout.fake(input=PayoutInput("7"), deps=Deps())).close()
+
+
+@pytest.mark.parametrize("states", [(Hold("h"),), {"reserve/v1": Hold("h")}, "text", Hold("h"), None])
+def test_a_fake_says_how_a_state_is_given(states: Any) -> None:
+    """Handing over the state itself is what everybody tries first."""
+    with pytest.raises(DefinitionError, match=r"`step\.given\(state\)`"):
+        payout.fake(input=PayoutInput("7"), deps=Deps(), states=states)
 
 
 def test_states_that_could_not_be_stored_cannot_be_given() -> None:  # P-2

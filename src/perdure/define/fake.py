@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Never, TypeVar
+from typing import Any, Never, TypeVar, cast
 
 from perdure.codec.json import Encoded
 from perdure.core.facts import Failure, Phase
@@ -14,6 +14,14 @@ from perdure.errors import DefinitionError
 
 In_co = TypeVar("In_co", covariant=True)
 D_co = TypeVar("D_co", covariant=True)
+
+
+def _checked(states: Any) -> tuple[Given[Never, Never], ...]:
+    given: tuple[object, ...] = tuple(states) if isinstance(states, Iterable) else (states,)
+    for each in given:
+        if not isinstance(each, Given):
+            raise DefinitionError(f"states= takes a sequence of what `step.given(state)` returns, not {each!r}"[:300])
+    return cast("tuple[Given[Never, Never], ...]", given)
 
 
 class FakeRun:
@@ -40,7 +48,7 @@ class FakeRun:
         self.memos: dict[tuple[str, Phase, str], Encoded] = {}
         self._input = pipeline.input_codec.encode(input)
         self._states: dict[str, Encoded] = {}
-        for given in states:
+        for given in _checked(states):
             own = pipeline.steps.get(given.step.id)
             if own is None or own.origin is not given.step.origin:
                 raise DefinitionError(f"{given.step!r} is not in pipeline {pipeline.id!r}; its state cannot be given")
