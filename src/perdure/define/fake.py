@@ -16,8 +16,8 @@ In_co = TypeVar("In_co", covariant=True)
 D_co = TypeVar("D_co", covariant=True)
 
 
-def _checked(states: Any) -> tuple[Given[Never, Never], ...]:
-    given: tuple[object, ...] = tuple(states) if isinstance(states, Iterable) else (states,)
+def _checked(states: object) -> tuple[Given[Never, Never], ...]:
+    given = tuple(cast("Iterable[object]", states)) if isinstance(states, Iterable) else (states,)
     for each in given:
         if not isinstance(each, Given):
             raise DefinitionError(f"states= takes a sequence of what `step.given(state)` returns, not {each!r}"[:300])
