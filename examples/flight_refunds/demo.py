@@ -39,7 +39,8 @@ async def demo(settings: Settings, view: View) -> Summary:
     async with open_bank(settings) as bank, open_worker(settings) as worker, app_for(settings).client() as client:
         known = await list_runs(client)
         if known:
-            view.say(f"{len(known)} of {len(plan)} runs are here from an earlier demo, {ended(known)} have ended")
+            found = f"{len(known)} of {len(plan)} runs are here from an earlier demo, {ended(known)} have ended"
+            view.say(f"{found}; to start over, delete {settings.directory}")
         stage = Stage(settings, view, plan, client, bank, worker, began_s)
         runs = await stage.play(known)
         counts = tally([[recorded.fact for recorded in await client.journal(run.run_id)] for run in runs.values()])

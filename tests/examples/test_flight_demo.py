@@ -87,6 +87,7 @@ def test_the_month_survives_a_kill_and_is_paid_once(tmp_path: Path) -> None:
     doubled = run(tmp_path, "--plain")
     assert doubled.returncode == 1
     assert "doubled         1  paid more than once" in doubled.stdout
+    assert f"460 have ended; to start over, delete {tmp_path}" in doubled.stdout
 
 
 def test_a_key_of_ones_own_pays_twice_and_the_auditor_sees_it(tmp_path: Path) -> None:
