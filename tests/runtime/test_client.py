@@ -507,7 +507,7 @@ def never(inv: Inv) -> bool:
 
 @virtually
 async def test_gc_removes_terminal_runs_that_are_old_enough_whole(system: VirtualSystem) -> None:
-    """R-9: never a live one, whatever its age; a slot taken for ever goes with its run."""
+    """R-9, R-5: never a live one, whatever its age, nor one that holds its slot for ever."""
     pipeline = quick()
     once = line(plain, id="once", resource=itself, slot="once")
     gate = Gate()
@@ -528,21 +528,21 @@ async def test_gc_removes_terminal_runs_that_are_old_enough_whole(system: Virtua
         with pytest.raises(InvalidArgument, match="older_than"):
             await engine.gc(-1)
         report = await engine.gc(500, dry_run=True)
-        assert (report.removed, report.remaining) == (0, 8)
+        assert (report.removed, report.remaining) == (0, 7)
         done: list[int] = []
         report = await engine.gc(timedelta(seconds=500), limit=3, progress=done.append)
-        assert (report.removed, report.remaining, done) == (3, 5, [3])
+        assert (report.removed, report.remaining, done) == (3, 4, [3])
         report = await engine.gc(500)
-        assert (report.removed, report.remaining) == (5, 0)
+        assert (report.removed, report.remaining) == (4, 0)
         left = {info.run_id for info in await engine.list()}
-        assert left == {running.id, parked.id, held.id, young.id}
+        assert left == {running.id, parked.id, held.id, young.id, old_once.id}
         for run in old:
             with pytest.raises(NotFound):
                 await run.info()
         assert (await engine.gc(0)).removed == 0  # the young one ended now, not before now
         await system.sleep(1)
         assert (await engine.gc(0)).removed == 1
-        assert (await engine.submit(once, "only")).created
+        assert (await engine.submit(once, "only")).id == old_once.id
         gate.go.set()
         assert isinstance(await running.result(), Succeeded)
         assert (await engine.verify()).findings == ()

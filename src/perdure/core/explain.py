@@ -119,9 +119,9 @@ def _entry_fate(p: Projection, step: str) -> tuple[StepFate, str]:
         case "unresolved" if not entry.attempts:
             return "unresolved", "it sleeps until its time has come, and pins the run"
         case "unresolved" if p.pin == step and p.current is not None and p.current.later and not p.current.open:
-            return "unresolved", f"it was asked ({entry.attempts} attempts), said later, and pins the run"
+            return "unresolved", f"it was asked ({_times(entry.attempts)}), said later, and pins the run"
         case "unresolved":
-            return "unresolved", f"it was started ({entry.attempts} attempts) and pins the run until it is resolved"
+            return "unresolved", f"it was started ({_times(entry.attempts)}) and pins the run until it is resolved"
         case "failed":
             canceled = p.failure is not None and p.failure.kind == "canceled"
             return ("canceled", "a cancel resolved it") if canceled else ("failed", "it failed for good")
@@ -163,7 +163,11 @@ def _unwind_fate(p: Projection, topology: Topology, spec: StepSpec, position: in
     if not spec.unwind:
         return "not-declared", "it declares no unwind"
     if entry is not None and p.last_unwind == spec.id:
-        return "unwinding", f"being undone ({entry.attempts} attempts)"
+        return "unwinding", f"being undone ({_times(entry.attempts)})"
     if spec.id in p.crossed or position >= view_of(p, topology).unwind_frontier:
         return "crossed", "behind the unwind frontier: it is not undone any more"
     return ("crossed", "not undone") if p.ended is not None else ("will-unwind", "it will be undone")
+
+
+def _times(attempts: int) -> str:
+    return "1 attempt" if attempts == 1 else f"{attempts} attempts"

@@ -211,11 +211,14 @@ class Store(Protocol):
         ...
 
     async def count_ended(self, before_us: int, /) -> int:
-        """Number of terminal runs that ended before `before_us`."""
+        """How many runs `remove_ended` would remove."""
         ...
 
     async def remove_ended(self, before_us: int, limit: int, /) -> int:
-        """Remove up to `limit` terminal runs ended before `before_us`, whole; returns how many [R-9]."""
+        """Remove up to `limit` terminal runs ended before `before_us`, whole; returns how many [R-9].
+
+        A run that holds its slot for ever stays: it is the record of that [R-5].
+        """
         ...
 
     async def reclaim(self) -> int:

@@ -284,14 +284,18 @@ class MemoryStore:
         self._live()
         return self.data.forget_keys(now_us)
 
+    def _removable(self, before_us: int) -> list[MemoryRun]:
+        runs = self.data.runs()
+        return [run for run in runs if run.ended_us is not None and run.ended_us < before_us and not run.slot_held]
+
     async def count_ended(self, before_us: int, /) -> int:
         self._live()
-        return sum(run.ended_us is not None and run.ended_us < before_us for run in self.data.runs())
+        return len(self._removable(before_us))
 
     async def remove_ended(self, before_us: int, limit: int, /) -> int:
         self._live()
         self._flush()
-        old = [run for run in self.data.runs() if run.ended_us is not None and run.ended_us < before_us][:limit]
+        old = self._removable(before_us)[:limit]
         for run in old:
             self.data.remove(run)
         self._committed()

@@ -207,12 +207,12 @@ def deploy(con: sqlite3.Connection, new: Deployment) -> bool:
 
 def count_ended(con: sqlite3.Connection, before_us: int) -> int:
     """How many `remove_ended` would remove."""
-    return number(con, "SELECT count(*) FROM run WHERE ended_us < ?", (before_us,))
+    return number(con, "SELECT count(*) FROM run WHERE ended_us < ? AND slot_held = 0", (before_us,))
 
 
 def ended_runs(con: sqlite3.Connection, before_us: int, limit: int, after_n: int) -> list[int]:
     """Numbers of runs that `remove` may remove, those above `after_n` first, so that batches do not scan what stays."""
-    statement = "SELECT n FROM run WHERE n {} ? AND ended_us < ? ORDER BY n LIMIT ?"
+    statement = "SELECT n FROM run WHERE n {} ? AND ended_us < ? AND slot_held = 0 ORDER BY n LIMIT ?"
     found = [row[0] for row in con.execute(statement.format(">"), (after_n, before_us, limit))]
     if after_n and len(found) < limit:
         found += [row[0] for row in con.execute(statement.format("<="), (after_n, before_us, limit - len(found)))]
@@ -226,7 +226,7 @@ def remove(con: sqlite3.Connection, numbers: Sequence[int], before_us: int) -> i
     """
     removed = 0
     for n in numbers:
-        if con.execute("DELETE FROM run WHERE n = ? AND ended_us < ?", (n, before_us)).rowcount:
+        if con.execute("DELETE FROM run WHERE n = ? AND ended_us < ? AND slot_held = 0", (n, before_us)).rowcount:
             con.execute("DELETE FROM journal WHERE run = ?", (n,))
             con.execute("DELETE FROM snapshot WHERE run = ?", (n,))
             con.execute("DELETE FROM stray WHERE run = ?", (n,))
