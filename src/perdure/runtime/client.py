@@ -288,8 +288,8 @@ class Client(Submitter):
     ) -> GcReport:
         """Remove terminal runs that ended longer ago than `older_than`, whole, in bounded batches [R-9].
 
-        Idempotency keys whose window is over go, too; others stay, also when their run does not. Runs of a pipeline with
-        `slot="once"` stay: each is the record that its resource had its one run [R-5].
+        Idempotency keys whose window is over go, too; others stay, also when their run does not. Runs of a pipeline
+        with `slot="once"` stay: each is the record that its resource had its one run [R-5].
 
         Args:
             older_than: seconds or `timedelta`.
