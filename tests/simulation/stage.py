@@ -93,20 +93,15 @@ async def last(inv: Inv) -> str:
     return inv.input
 
 
-def pipeline(slot: str = "live") -> Pipeline[str, Stage, str]:
-    """Two steps, the first of which waits for the test."""
-    return Pipeline(
-        id="found",
-        input=str,
-        deps=Stage,
-        steps=(wait, last),
-        output=lambda inv: inv[last],
-        resource=lambda _: "one",
-        slot="once" if slot == "once" else "live",
-    )
-
-
-found = pipeline()
+found: Pipeline[str, Stage, str] = Pipeline(
+    id="found",
+    input=str,
+    deps=Stage,
+    steps=(wait, last),
+    output=lambda inv: inv[last],
+    resource=lambda _: "one",
+)
+"""Two steps, the first of which waits for the test."""
 
 
 class Play:
