@@ -62,6 +62,7 @@ def test_durations_are_seconds_or_timedelta() -> None:
         ({"initial": -0.1}, "initial=.* must not be negative"),
         ({"initial": float("nan")}, "must be finite"),
         ({"initial": None}, "must be seconds"),
+        ({"initial": 60}, r"initial=60\) is longer than cap=30.0"),
         ({"cap": float("inf")}, "cap=.* must be finite"),
         ({"cap": timedelta.max}, "a thousand years"),
         ({"factor": 0.5}, "factor=0.5. must be between 1"),
@@ -122,9 +123,14 @@ def test_what_becomes_of_a_failed_attempt(
 # --- delays
 
 durations = st.floats(0, 1e9, allow_nan=False) | st.timedeltas(timedelta(0), timedelta(days=10_000))
-policies = st.builds(
-    Retry, initial=durations, cap=durations, factor=st.floats(1, 1e6, allow_nan=False), jitter=st.floats(0, 1)
-)
+
+
+def _policy(one: float | timedelta, other: float | timedelta, factor: float, jitter: float) -> Retry:
+    initial, cap = sorted((one, other), key=duration_us)
+    return Retry(initial=initial, cap=cap, factor=factor, jitter=jitter)
+
+
+policies = st.builds(_policy, durations, durations, st.floats(1, 1e6, allow_nan=False), st.floats(0, 1))
 chances = st.floats(0, 1, exclude_max=True)
 
 

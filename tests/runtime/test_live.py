@@ -621,7 +621,7 @@ async def test_a_value_over_the_limit_is_no_way_around_it(system: VirtualSystem)
 
     pipeline = line(one)
     world = World(system)
-    small = app(pipeline, payload_limit=1000, retry=Retry(initial=100))
+    small = app(pipeline, payload_limit=1000, retry=Retry(initial=100, cap=100))
     async with world.engine(small) as engine, world.client(small) as client:
         run = await engine.submit(pipeline, "x")
         await until(run, "ready")

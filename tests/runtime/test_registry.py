@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure import Failed, Succeeded, UnwindInvocation, retired, step
+import pytest
+
+from perdure import Failed, StoreUnusable, Succeeded, UnwindInvocation, retired, step
+from perdure.ports.store import Deployment
+from perdure.runtime.registry import topologies
 from perdure.testing.clock import VirtualSystem
 from tests.runtime.lab import PROMPT, Inv, Line, World, app, line, virtually
 
@@ -74,3 +78,11 @@ async def test_what_former_generations_could_take_back_is_remembered(system: Vir
         result = await (await engine.submit(after, "x")).result()
         assert isinstance(result, Failed)
         assert (result.unavailable, result.uncompensated) == (("one/v1",), ())
+
+
+@pytest.mark.parametrize("steps", [b"\xff", b"[]x", b'[{"id":"a"},{"id":"a"}]'])
+def test_a_damaged_deployment_is_named(steps: bytes) -> None:
+    """D-4: an operator learns which row to restore, not how a decoder failed."""
+    damaged = Deployment("payout", 3, "", steps, 0, "")
+    with pytest.raises(StoreUnusable, match="generation 3 of pipeline 'payout' in this store is damaged"):
+        topologies([damaged])

@@ -26,7 +26,7 @@ class Retry:
             workers count, interruptions and wakes do not.
         initial: the delay after the first failure.
         factor: each further delay is this many times longer.
-        cap: no delay is longer, jitter apart.
+        cap: no delay is longer, jitter apart; not shorter than `initial`.
         jitter: a delay is varied at random by up to this share of itself, either way.
         never: an exception of such a type is a permanent failure at once; the step is then in doubt [M-9].
         then: when the bound is reached: `hold` the run for an operator, or `fail` with reason `attempts-exhausted`.
@@ -52,6 +52,10 @@ class Retry:
         _check_bound("unwind_max_attempts", self.unwind_max_attempts)
         object.__setattr__(self, "initial_us", _check_duration("initial", self.initial))
         object.__setattr__(self, "cap_us", _check_duration("cap", self.cap))
+        if self.initial_us > self.cap_us:
+            raise DefinitionError(
+                f"Retry(initial={self.initial!r}) is longer than cap={self.cap!r}, which no delay may be: give a cap"
+            )
         _check_number("factor", self.factor, 1.0, 1e6)
         _check_number("jitter", self.jitter, 0.0, 1.0)
         object.__setattr__(self, "never", _check_never(self.never))

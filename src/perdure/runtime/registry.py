@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from perdure.core.topology import Topology, decode_steps, encode_steps
+from perdure.errors import DefinitionError, StoreUnusable
 from perdure.ports.clock import System
 from perdure.ports.store import Deployment, Store
 
 
 def topologies(deployments: list[Deployment]) -> list[Topology]:
-    """The stored topologies, in order of generation."""
-    return [Topology(decode_steps(d.steps)) for d in deployments]
+    """The stored topologies, in order of generation.
+
+    Raises:
+        StoreUnusable: one of them does not read; an operator restores the row.
+    """
+    return [_topology(deployment) for deployment in deployments]
+
+
+def _topology(deployment: Deployment) -> Topology:
+    try:
+        return Topology(decode_steps(deployment.steps))
+    except (msgspec.MsgspecError, DefinitionError) as error:
+        where = f"generation {deployment.generation} of pipeline {deployment.pipeline!r}"
+        raise StoreUnusable(f"the deployment of {where} in this store is damaged: {error}") from error
 
 
 async def deploy(store: Store, system: System, pipeline: str, topology: Topology, actor: str) -> tuple[Topology, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -37,7 +38,7 @@ SLICE = 512
 """Submissions that are prepared, and handed to the store, without giving anybody else a turn."""
 
 
-class Submitter(Operator):
+class Submitter(Operator, ABC):
     """The submitting half of `Client`."""
 
     async def submit(
@@ -294,8 +295,9 @@ class Submitter(Operator):
 
     # --- inside
 
+    @abstractmethod
     def _handle(self, run_id: str, pipeline: Pipeline[In, Never, Out_co], *, created: bool) -> Run[Out_co]:
-        raise NotImplementedError
+        """A handle on a run that was submitted or joined."""
 
     def _entered(self, submitted: RunSubmitted) -> None:
         """A run is durable that this client submitted."""
