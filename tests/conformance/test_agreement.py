@@ -77,6 +77,7 @@ UNSIGNED = st.builds(
     step=st.sampled_from(("", "reserve/v1")),
     version=st.integers(0, 5),
     tail_hash=st.sampled_from((b"", bytes(32))),
+    priority=st.sampled_from((0, 0, 0, -9, 1, 9)),
 )
 STATES = st.builds(_signed, UNSIGNED, st.sampled_from([(b"", b""), *LEDGERS]))
 FILTERS = st.builds(
@@ -302,9 +303,9 @@ class Agreement(RuleBasedStateMachine):
 
     # --- reads
 
-    @rule(now_us=TIMES, limit=st.integers(1, 5))
-    def asks_what_is_due(self, now_us: int, limit: int) -> None:
-        self.both(lambda store: store.due(now_us, limit))
+    @rule(now_us=TIMES, limit=st.integers(1, 5), turn=st.integers(0, 15))
+    def asks_what_is_due(self, now_us: int, limit: int, turn: int) -> None:
+        self.both(lambda store: store.due(now_us, limit, turn))
 
     @rule(where=FILTERS, after=st.sampled_from((None, "run-500", "run-9")), limit=st.integers(1, 4))
     def lists(self, where: RunFilter, after: str | None, limit: int) -> None:

@@ -102,9 +102,9 @@ class Watched(MemoryStore):
         self.rows_loaded += 0 if loaded is None else len(loaded.rows)
         return loaded
 
-    async def due(self, now_us: int, limit: int, /) -> Sequence[str]:
+    async def due(self, now_us: int, limit: int, turn: int = 0, /) -> Sequence[str]:
         self.calls["due"] += 1
-        return await super().due(now_us, limit)
+        return await super().due(now_us, limit, turn)
 
     async def next_due_us(self) -> int | None:
         self.calls["next_due_us"] += 1
@@ -151,9 +151,9 @@ class Failing(Watched):
         self._maybe("load", run_id)
         return await super().load(run_id)
 
-    async def due(self, now_us: int, limit: int, /) -> Sequence[str]:
+    async def due(self, now_us: int, limit: int, turn: int = 0, /) -> Sequence[str]:
         self._maybe("due")
-        return await super().due(now_us, limit)
+        return await super().due(now_us, limit, turn)
 
     async def next_due_us(self) -> int | None:
         self._maybe("next_due_us")
@@ -208,9 +208,9 @@ class Gated(Watched):
         await self._pass("load")
         return await super().load(run_id)
 
-    async def due(self, now_us: int, limit: int, /) -> Sequence[str]:
+    async def due(self, now_us: int, limit: int, turn: int = 0, /) -> Sequence[str]:
         await self._pass("due")
-        return await super().due(now_us, limit)
+        return await super().due(now_us, limit, turn)
 
     async def next_due_us(self) -> int | None:
         found = await super().next_due_us()

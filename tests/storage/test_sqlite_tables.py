@@ -12,8 +12,8 @@ import pytest
 from perdure.core.facts import RunCancelRequested
 from perdure.ports.store import IndexState, RunFilter
 from perdure.storage.sqlite import SqliteStore
-from perdure.storage.sqlite.queries import DUE, NEXT_DUE
-from perdure.storage.sqlite.schema import SCHEMA_VERSION
+from perdure.storage.sqlite.queries import DUE, LEVELS, NEXT_DUE, due, next_due_us
+from perdure.storage.sqlite.schema import SCHEMA, SCHEMA_VERSION
 from perdure.testing.conformance.lab import READY, T0, Draft, claimed, ended, expect_journal, loaded, put, submitted
 
 
@@ -155,6 +155,8 @@ QUERIES = {
     "due, new": f"{DUE[1]} AND due_us <= ? ORDER BY due_us, n LIMIT ?",
     "next due, begun": f"{NEXT_DUE[0]} ORDER BY due_us LIMIT 1",
     "next due, new": f"{NEXT_DUE[1]} ORDER BY due_us LIMIT 1",
+    "priorities, begun": LEVELS[0],
+    "priorities, new": LEVELS[1],
     "attention": "SELECT id FROM run WHERE worker IS NOT NULL AND attention = 1 ORDER BY n",
     "take over": "UPDATE run SET status = 'ready' WHERE worker IS NOT NULL",
     "invalid": "UPDATE run SET due_us = 1 WHERE status = 'invalid' AND pipeline = ? AND worker IS NULL",
@@ -174,10 +176,36 @@ async def test_no_query_scans_all_runs(name: str, tmp_path: Path) -> None:
     con.close()
     steps = [row[3] for row in plan]
     bounded = {"SCAN run USING INDEX sqlite_autoindex_run_1", "SCAN run USING COVERING INDEX run_due_begun"}
-    bounded.add("SCAN run USING COVERING INDEX run_due_new")
+    bounded |= {"SCAN run USING COVERING INDEX run_due_new", "SCAN CONSTANT ROW", "SCAN level"}
     partial = {step for step in steps if step.startswith("SCAN run USING") and "run_owned" in step}
     assert not [step for step in steps if step.startswith("SCAN") and step not in bounded | partial], steps
     assert not [step for step in steps if "TEMP B-TREE" in step and name != "attention"], steps
+
+
+async def test_runs_due_later_cost_nothing(tmp_path: Path) -> None:
+    """Looking for due runs takes as many steps of SQLite's machine with 20 parked runs as with 20,000, whatever their
+    priorities [R-1, R-7]."""
+    con = sqlite3.connect(tmp_path / "store.db")
+    for statement in SCHEMA:
+        con.execute(statement)
+    steps: list[int] = []
+    for first, end in ((0, 20), (20, 20_000)):
+        con.executemany(
+            "INSERT INTO run VALUES (?, ?, '', '', NULL, NULL, 0, 0, NULL, 0, 0, 'ready', ?, NULL, ?, 0, '', '', 0, '', "
+            "0, x'', 0, NULL, x'', ?, NULL)",
+            ((n + 1, str(n), 5 if n < 8 else 99, n // 4 % 2, n % 4 - 2) for n in range(first, end)),
+        )
+        steps.append(0)
+
+        def count() -> None:
+            steps[-1] += 1
+
+        con.set_progress_handler(count, 1)
+        assert due(con, 5, 10, 0) == ["7", "6", "5", "3", "4", "2", "1", "0"]
+        assert next_due_us(con) == 5
+        con.set_progress_handler(None, 0)
+    con.close()
+    assert steps[0] * 1.1 > steps[1], steps
 
 
 async def test_listing_is_a_page_of_the_id_index(tmp_path: Path) -> None:

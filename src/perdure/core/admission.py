@@ -22,6 +22,7 @@ from perdure.core.facts import (
     RunCancelRequested,
     RunFailed,
     RunHeld,
+    RunPrioritized,
     RunReleased,
 )
 from perdure.core.frontier import view_of
@@ -108,6 +109,11 @@ def admit_release(p: Projection, fact: RunReleased) -> Admission:
 def admit_retry(p: Projection, fact: RunReleased) -> Admission:
     """Now, whatever it waits for: ends a hold, cuts a backoff short, asks an invalid run again."""
     return _ended(p) or Admitted(fact)
+
+
+def admit_priority(p: Projection, fact: RunPrioritized) -> Admission:
+    """Whatever the run waits for; the priority that it has already is a duplicate [R-1]."""
+    return _ended(p) or (_DUPLICATE if fact.priority == p.priority else Admitted(fact))
 
 
 def admit_resolve(p: Projection, topology: Topology, request: ResolveRequest, at_us: int) -> Admission:

@@ -19,6 +19,9 @@ Outcome: TypeAlias = Literal["success", "failure"]
 SlotMode: TypeAlias = Literal["live", "once", "none"]
 WaitMode: TypeAlias = Literal["", "queue", "replace"]
 
+PRIORITIES = range(-9, 10)
+"""The priorities there are: higher comes first, 0 is that of a run for which nothing is said [R-1]."""
+
 NULL = msgspec.Raw(b"null")
 """The encoded `None`: the state of a step without one."""
 
@@ -70,6 +73,7 @@ class RunSubmitted(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunSub
         start_at_us: not before this time; 0: at once.
         deadline_us: canceled with reason `deadline` at this time; 0: never [R-12].
         waits: the slot was busy: it waits for its turn, or for the end of those before it, which it replaces [R-5].
+        priority: which runs come first where more are due than there are places, see `PRIORITIES` [R-1].
     """
 
     run_id: str
@@ -84,6 +88,7 @@ class RunSubmitted(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunSub
     actor: str = ""
     annotations: dict[str, str] = {}
     waits: WaitMode = ""
+    priority: int = 0
 
 
 class RunCancelRequested(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunCancelRequested"):
@@ -128,6 +133,14 @@ class RunAbandoned(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunAba
 
     actor: str
     failure: Failure
+    note: str = ""
+
+
+class RunPrioritized(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunPrioritized"):
+    """An operator gave the run another priority; it counts from the next time the run is due [R-1, R-17]."""
+
+    actor: str
+    priority: int
     note: str = ""
 
 
@@ -276,6 +289,7 @@ Fact: TypeAlias = (
     | RunHeld
     | RunReleased
     | RunAbandoned
+    | RunPrioritized
     | OutcomeCommitted
     | RunSucceeded
     | RunFailed

@@ -87,6 +87,7 @@ class Projection:
         last_unwind: the unwind reserved or resolved last; only it can pin [U-7].
         successes: number of forward successes.
         memos: values remembered by (phase, step), then name [M-15].
+        priority: as submitted, or as an operator last said [R-1].
     """
 
     __slots__ = (
@@ -107,6 +108,7 @@ class Projection:
         "outcome",
         "passed",
         "pin",
+        "priority",
         "row_hash",
         "row_seq",
         "run_id",
@@ -129,6 +131,7 @@ class Projection:
         self.row_hash = b""
         self.submitted: RunSubmitted | None = None
         self.submitted_us = 0
+        self.priority = 0
         self.token = 0
         self.worker = ""
         self.generation = 0
@@ -206,6 +209,7 @@ class Stored(msgspec.Struct, omit_defaults=True):
     outcome: OutcomeCommitted | None
     ended: RunSucceeded | RunFailed | None
     ended_us: int
+    priority: int = 0
 
 
 _FIELDS = tuple(Stored.__struct_fields__)

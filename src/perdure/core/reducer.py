@@ -23,6 +23,7 @@ from perdure.core.facts import (
     RunCancelRequested,
     RunFailed,
     RunHeld,
+    RunPrioritized,
     RunReleased,
     RunSubmitted,
     RunSucceeded,
@@ -72,6 +73,7 @@ def _submitted(p: Projection, fact: RunSubmitted, at_us: int) -> None:
     p.submitted = fact
     p.submitted_us = at_us
     p.due_us = fact.start_at_us
+    p.priority = fact.priority
 
 
 def _cancel_requested(p: Projection, fact: RunCancelRequested, _at_us: int) -> None:
@@ -107,6 +109,10 @@ def _abandoned(p: Projection, fact: RunAbandoned, _at_us: int) -> None:
     p.held = None
     p.due_us = 0
     p.failure = fact.failure
+
+
+def _prioritized(p: Projection, fact: RunPrioritized, _at_us: int) -> None:
+    p.priority = fact.priority
 
 
 def _outcome(p: Projection, fact: OutcomeCommitted, _at_us: int) -> None:
@@ -385,6 +391,7 @@ _register(RunCancelRequested, _cancel_requested)
 _register(RunHeld, _held)
 _register(RunReleased, _released)
 _register(RunAbandoned, _abandoned)
+_register(RunPrioritized, _prioritized)
 _register(OutcomeCommitted, _outcome)
 _register(RunSucceeded, _ended)
 _register(RunFailed, _ended)

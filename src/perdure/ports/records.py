@@ -55,6 +55,7 @@ class IndexState(msgspec.Struct, frozen=True, gc=False):
             its ledger is too long to share.
         ledger: the encoded ledger of that signature. Only for writing: a driver keeps it once for each signature, in
             the same transaction, gives it back with `ledgers`, and reads it as b"" here.
+        priority: higher comes first where more runs are due than there are places, see `Store.due` [R-1].
     """
 
     status: RunStatus
@@ -70,6 +71,7 @@ class IndexState(msgspec.Struct, frozen=True, gc=False):
     tail_hash: bytes = b""
     signature: bytes = b""
     ledger: bytes = b""
+    priority: int = 0
 
 
 class SubmissionKey(msgspec.Struct, frozen=True, gc=False):

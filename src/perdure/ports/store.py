@@ -18,8 +18,8 @@ Contract of every driver, proved by the public conformance suite:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 from perdure.ports.records import (
     TERMINAL,
@@ -54,6 +54,7 @@ __all__ = [
     "Committed",
     "Conflict",
     "Deployment",
+    "DueRun",
     "Fenced",
     "Gone",
     "IndexState",
@@ -123,10 +124,18 @@ class Store(Protocol):
         """As `load`, but every journal row and no snapshot: for `verify` and `journal`."""
         ...
 
-    async def due(self, now_us: int, limit: int, /) -> Sequence[str]:
-        """Ids of unowned runs due at or before `now_us`: those claimed before, then new ones, each longest due first.
+    async def due(self, now_us: int, limit: int, turn: int = 0, /) -> Sequence[str]:
+        """Ids of unowned runs due at or before `now_us`, at most `limit`, in the order in which they are to be claimed.
 
-        So work begun is finished before more is begun; where both wait, new ones get a quarter of `limit`. See `share`.
+        Places are numbered; this is about `limit` of them from number `turn` on. Of every four, three are for runs that
+        were claimed before, so that work begun is finished before more is begun, and the fourth is for a new one; one
+        that its class does not need goes to the other class. Within a class the higher priority comes first, and within
+        a priority whoever is due longest, but for the last four of every 16 places: those go to whoever of the class is
+        due longest, whatever its priority [R-1].
+
+        So nobody is passed over for ever. A caller that goes on with the number where it stopped gives a run, with k
+        others of its class due longer, its place among the next 16 * (k + 1); three times as soon if it was begun.
+        Costs what it returns, times the priorities that are in use: runs due later are never looked at [R-7].
         Runs of held pipelines are not due.
         """
         ...
@@ -247,8 +256,59 @@ class Store(Protocol):
         ...
 
 
-def share(begun: Sequence[str], new: Sequence[str], limit: int) -> list[str]:
-    """How `Store.due` divides `limit` among begun and new runs that are due; each list may hold `limit`."""
-    reserved = min(len(new), (limit + 3) // 4) if limit > 1 else 0
-    chosen = list(begun[: limit - reserved])
-    return chosen + list(new[: limit - len(chosen)])
+class DueRun(NamedTuple):
+    """A run that is due, for `share`. `n` orders runs that are due since the same time."""
+
+    run_id: str
+    priority: int
+    due_us: int
+    n: int
+
+
+def share(begun: Iterable[DueRun], new: Iterable[DueRun], limit: int, turn: int) -> list[str]:
+    """Who gets the places `turn`, `turn + 1`, ... of `Store.due`.
+
+    Args:
+        begun, new: of every priority those due longest, `limit` of them if there are so many.
+    """
+    lines = (_Line(begun), _Line(new))
+    chosen: list[str] = []
+    for place in range(turn, turn + limit):
+        first = lines[place % 4 == 3]
+        line = first if first.left else lines[place % 4 != 3]
+        if not line.left:
+            break
+        chosen.append(line.take(oldest=place % 16 >= 12))
+    return chosen
+
+
+class _Line:
+    """Runs of one class, in both orders.
+
+    Attributes:
+        left: how many nobody took.
+    """
+
+    def __init__(self, runs: Iterable[DueRun]) -> None:
+        oldest = sorted(runs, key=_due_since)
+        self.left = len(oldest)
+        self._taken: set[str] = set()
+        self._by_age = iter(oldest)
+        self._by_priority = iter(sorted(oldest, key=_rank))
+
+    def take(self, *, oldest: bool) -> str:
+        """The next in one of the orders; there has to be one."""
+        run_id = next(
+            run.run_id for run in (self._by_age if oldest else self._by_priority) if run.run_id not in self._taken
+        )
+        self._taken.add(run_id)
+        self.left -= 1
+        return run_id
+
+
+def _due_since(run: DueRun) -> tuple[int, int]:
+    return run.due_us, run.n
+
+
+def _rank(run: DueRun) -> int:
+    return -run.priority

@@ -45,6 +45,7 @@ class Claimer:
         self._passed_over = False
         self._awaiting_claims = False
         self._reading = 0
+        self._turn = 0
         self._task: asyncio.Task[None] | None = None
         self.claiming: dict[str, asyncio.Task[None]] = {}
         self.backlog = False
@@ -141,15 +142,17 @@ class Claimer:
         avoid = host.avoided()
         self._next_due_us, self._must_ask = None, True  # what becomes due from here on may be told late
         asked = limit + len(self.claiming) + len(avoid)
-        due = await host.store.due(now_us, asked)
+        turn = self._turn - len(self.claiming)  # their places are found again, and passed over below
+        due = await host.store.due(now_us, asked, turn)
         if len(due) == asked and any(run_id in host.live for run_id in due):  # being released: they may hide others
-            due = await host.store.due(now_us, asked + len(host.live))
+            due = await host.store.due(now_us, asked + len(host.live), turn)
         limit = min(limit, max(self.free, 0))  # places may have been taken meanwhile
         new = [run_id for run_id in due if not (run_id in host.live or run_id in self.claiming or run_id in avoid)]
         self._passed_over = any(run_id in host.live for run_id in due)
         for run_id in new[:limit]:
             self.claiming[run_id] = host.loop.create_task(self._claim(run_id))
             self._reading += 1
+            self._turn += 1
         self.backlog = len(new) >= limit
         if self.backlog:
             self._next_due_us, self._must_ask = now_us, False

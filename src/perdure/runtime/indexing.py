@@ -46,6 +46,7 @@ def running_state(p: Projection) -> IndexState:
         p.generation,
         canceling=p.cancel is not None,
         step=standing_at(p),
+        priority=p.priority,
     )
 
 
@@ -124,6 +125,7 @@ def _state(
         p.row_hash,
         signature,
         ledger,
+        p.priority,
     )
 
 

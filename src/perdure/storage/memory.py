@@ -17,6 +17,7 @@ from perdure.ports.store import (
     Append,
     AppendResult,
     Deployment,
+    DueRun,
     IndexState,
     JournalRow,
     LedgerCount,
@@ -162,13 +163,16 @@ class MemoryStore:
         row = None if run is None else run.row()
         return None if run is None or row is None else LoadedRun(row, None, tuple(run.rows))
 
-    async def due(self, now_us: int, limit: int, /) -> Sequence[str]:
+    async def due(self, now_us: int, limit: int, turn: int = 0, /) -> Sequence[str]:
         self._live()
-        found = [self.data.at(locator) for due_us, locator in self.data.due() if due_us <= now_us]
-        waiting = [run for run in found if run is not None and run.state is not None]
-        begun = [run.run_id for run in waiting if run.state is not None and run.state.token]
-        new = [run.run_id for run in waiting if run.state is not None and not run.state.token]
-        return share(begun[:limit], new[:limit], limit)
+        found = [(self.data.at(locator), due_us) for due_us, locator in self.data.due() if due_us <= now_us]
+        begun: list[DueRun] = []
+        new: list[DueRun] = []
+        for run, due_us in found:
+            if run is not None and run.state is not None:
+                line = begun if run.state.token else new
+                line.append(DueRun(run.run_id, run.state.priority, due_us, run.locator))
+        return share(begun, new, limit, turn)
 
     async def next_due_us(self) -> int | None:
         self._live()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from perdure.ports.store import (
     Deployment,
+    DueRun,
     IndexState,
     JournalRow,
     LedgerCount,
@@ -70,28 +71,46 @@ def load_all_rows(con: sqlite3.Connection, run_id: str) -> LoadedRun | None:
 # --- whose turn it is
 
 
-DUE = (
-    "SELECT id FROM run WHERE due_us IS NOT NULL AND token > 0",
-    "SELECT id FROM run WHERE due_us IS NOT NULL AND token = 0",
+LINES = ("due_us IS NOT NULL AND token > 0", "due_us IS NOT NULL AND token = 0")
+"""Runs that were claimed before, and new ones; each has an index, by priority and due time."""
+LEVELS = tuple(
+    f"""
+    WITH RECURSIVE level(p) AS (
+        SELECT (SELECT max(priority) FROM run WHERE {line})
+        UNION ALL SELECT (SELECT max(priority) FROM run WHERE {line} AND priority < p) FROM level WHERE p IS NOT NULL)
+    SELECT p FROM level WHERE p IS NOT NULL
+    """
+    for line in LINES
 )
-NEXT_DUE = tuple(sql.replace("id", "due_us", 1) for sql in DUE)
+"""The priorities that runs of a line have, each found by one step into its index."""
+DUE = tuple(f"SELECT id, priority, due_us, n FROM run WHERE {line} AND priority = ?" for line in LINES)
+NEXT_DUE = tuple(f"SELECT due_us FROM run WHERE {line} AND priority = ?" for line in LINES)
 
 
-def due(con: sqlite3.Connection, now_us: int, limit: int) -> list[str]:
+def due(con: sqlite3.Connection, now_us: int, limit: int, turn: int) -> list[str]:
     """Unowned runs that are due; an owned one has no due time."""
     free, held = unless_held(con)
-    values = (*held, now_us, limit)
     begun, new = (
-        [row[0] for row in con.execute(f"{sql}{free} AND due_us <= ? ORDER BY due_us, n LIMIT ?", values)]
-        for sql in DUE
+        [
+            DueRun(*row)
+            for (level,) in con.execute(levels).fetchall()
+            for row in con.execute(
+                f"{runs}{free} AND due_us <= ? ORDER BY due_us, n LIMIT ?", (level, *held, now_us, limit)
+            )
+        ]
+        for levels, runs in zip(LEVELS, DUE, strict=True)
     )
-    return share(begun, new, limit)
+    return share(begun, new, limit, turn)
 
 
 def next_due_us(con: sqlite3.Connection) -> int | None:
     """The earliest due time."""
     free, held = unless_held(con)
-    found = [one(con, f"{sql}{free} ORDER BY due_us LIMIT 1", held) for sql in NEXT_DUE]
+    found = [
+        one(con, f"{runs}{free} ORDER BY due_us LIMIT 1", (level, *held))
+        for levels, runs in zip(LEVELS, NEXT_DUE, strict=True)
+        for (level,) in con.execute(levels).fetchall()
+    ]
     return min((int(row[0]) for row in found if row is not None), default=None)
 
 

@@ -21,14 +21,14 @@ DIGEST = """
 RUN_COLUMNS = (
     f"n, id, tenant, pipeline, resource, slot_key, slot_once, {DIGEST}, submitted_us, deadline_us, "
     "status, due_us, worker, token, generation, build, reason, canceling, step, version, tail_hash, "
-    "signature, ended_us, attention, waits, slot_held"
+    "signature, priority, ended_us, attention, waits, slot_held"
 )
 JOURNAL_COLUMNS = "first_seq, count, at_us, append_id, hash, CAST(facts AS BLOB)"
 """The facts as bytes: a damaged text is for `verify` to find, not for the driver to stumble over."""
 
 STATE_ASSIGNMENTS = (
     "status = ?, due_us = ?, worker = ?, token = ?, generation = ?, build = ?, reason = ?, canceling = ?, step = ?, "
-    "version = ?, tail_hash = ?, signature = ?, attention = 0"
+    "version = ?, tail_hash = ?, signature = ?, priority = ?, attention = 0"
 )
 
 
@@ -47,14 +47,15 @@ def state_values(state: IndexState) -> tuple[SqlValue, ...]:
         state.version,
         state.tail_hash,
         state.signature,
+        state.priority,
     )
 
 
 INSERT_RUN = """
     INSERT INTO run (id, tenant, pipeline, resource, slot_key, slot_once, slot_held, input_digest, submitted_us,
                      deadline_us, ended_us, status, due_us, worker, token, generation, build, reason, canceling, step,
-                     version, tail_hash, signature, waits)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                     version, tail_hash, signature, priority, waits)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT DO NOTHING
 """
 
@@ -113,7 +114,7 @@ def read_run(row: Row) -> RunRow:
     """A row of `RUN_COLUMNS`."""
     (n, id_, tenant, pipeline, resource, slot_key, once, digest, submitted, deadline, *rest) = row
     (status, due, worker, token, generation, build, reason, canceling, step, version, tail_hash, *rest) = rest
-    (signature, ended, attention, waits, slot_held) = rest
+    (signature, priority, ended, attention, waits, slot_held) = rest
     return RunRow(
         n,
         NewRun(
@@ -141,6 +142,7 @@ def read_run(row: Row) -> RunRow:
             version,
             tail_hash,
             signature,
+            priority=priority,
         ),
         ended,
         bool(attention),

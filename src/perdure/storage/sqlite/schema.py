@@ -60,12 +60,14 @@ SCHEMA = (
         attention INTEGER NOT NULL DEFAULT 0,
         ended_us INTEGER,
         signature BLOB NOT NULL,
+        priority INTEGER NOT NULL DEFAULT 0,
         waits TEXT
     ) STRICT
     """,
     "CREATE UNIQUE INDEX run_slot ON run (slot_key, pipeline, tenant) WHERE slot_held = 1",
-    "CREATE INDEX run_due_begun ON run (due_us) WHERE due_us IS NOT NULL AND token > 0",
-    "CREATE INDEX run_due_new ON run (due_us) WHERE due_us IS NOT NULL AND token = 0",
+    # By priority: within one, whoever is due is a range of its own, before those that are due later [R-1, R-7].
+    "CREATE INDEX run_due_begun ON run (priority, due_us) WHERE due_us IS NOT NULL AND token > 0",
+    "CREATE INDEX run_due_new ON run (priority, due_us) WHERE due_us IS NOT NULL AND token = 0",
     "CREATE INDEX run_owned ON run (attention) WHERE worker IS NOT NULL",
     "CREATE INDEX run_invalid ON run (pipeline) WHERE status = 'invalid'",
     # Who waits for a slot, and passing it on: with the end of the run that had it, whoever writes that [R-16].
@@ -147,7 +149,7 @@ SCHEMA = (
            strftime('%Y-%m-%dT%H:%M:%fZ', submitted_us / 1e6, 'unixepoch') AS submitted,
            strftime('%Y-%m-%dT%H:%M:%fZ', due_us / 1e6, 'unixepoch') AS due,
            strftime('%Y-%m-%dT%H:%M:%fZ', ended_us / 1e6, 'unixepoch') AS ended,
-           worker, token, generation, canceling, n
+           worker, token, generation, canceling, priority, n
     FROM run
     """,
 )

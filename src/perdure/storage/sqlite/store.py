@@ -235,8 +235,8 @@ class SqliteStore:
     async def load_all_rows(self, run_id: str, /) -> LoadedRun | None:
         return await self._read(lambda con: queries.load_all_rows(con, run_id))
 
-    async def due(self, now_us: int, limit: int, /) -> Sequence[str]:
-        return await self._read(lambda con: queries.due(con, now_us, limit))
+    async def due(self, now_us: int, limit: int, turn: int = 0, /) -> Sequence[str]:
+        return await self._read(lambda con: queries.due(con, now_us, limit, turn))
 
     async def next_due_us(self) -> int | None:
         return await self._read(queries.next_due_us)

@@ -199,11 +199,54 @@ async def work_begun_is_finished_before_more_is_begun(lab: Lab) -> None:
     for number in range(6):
         await submitted(store, f"begun-{number}", IndexState("ready", due_us=T0 + 50 + number, token=1))
     begun, new = [f"begun-{n}" for n in range(6)], [f"new-{n}" for n in range(6)]
-    expect(list(await store.due(T0 + 99, 20)), begun + new, "all")
+    expect(list(await store.due(T0 + 99, 20)), [*begun[:3], new[0], *begun[3:], *new[1:]], "all")
     expect(list(await store.due(T0 + 99, 4)), begun[:3] + new[:1], "a quarter for new runs")
     expect(list(await store.due(T0 + 51, 8)), begun[:2] + new, "what begun runs do not need")
     expect(list(await store.due(T0 + 99, 1)), begun[:1], "one place")
+    expect(list(await store.due(T0 + 99, 1, 3)), new[:1], "the fourth place")
+    expect(list(await store.due(T0 + 99, 3, 2)), [begun[0], new[0], begun[1]], "the places from the third on")
     expect(await store.next_due_us(), T0, "the next due time is anyone's")
+
+
+@check
+async def the_higher_priority_comes_first(lab: Lab) -> None:
+    """Within what is begun and what is new; of one priority longest due first; nobody before it is due [R-1]."""
+    store = await lab.engine()
+    for token, kind in ((0, "new"), (1, "begun")):
+        for priority, due_us in ((-9, 1), (0, 2), (0, 3), (9, 4), (9, 5), (9, 50)):
+            state = IndexState("ready", due_us=T0 + due_us, token=token, priority=priority)
+            await submitted(store, f"{kind}-{priority}-{due_us}", state)
+    begun = [f"begun-{name}" for name in ("9-4", "9-5", "0-2", "0-3", "-9-1")]
+    new = [name.replace("begun", "new") for name in begun]
+    expect(list(await store.due(T0 + 20, 12)), [*begun[:3], new[0], *begun[3:], *new[1:]], "due")
+    expect(list(await store.due(T0 + 20, 1)), begun[:1], "one place")
+    expect(list(await store.due(T0 + 3, 2)), ["begun-0-2", "begun-0-3"], "before the urgent ones are due")
+    expect(await store.next_due_us(), T0 + 1, "the next due time is that of any priority")
+    row = (await store.list_runs(RunFilter(), limit=1))[0]
+    expect((row.run.run_id, row.state.priority), ("new-9-50", 9), "priority in the row")
+    store = await lab.reopened(store)
+    expect(list(await store.due(T0 + 60, 3)), [*begun[:2], "begun-9-50"], "after a restart")
+
+
+@check
+async def no_priority_starves(lab: Lab) -> None:
+    """One place at a time, and always more urgent runs: whoever is due longest of its class has one of 16 [R-1]."""
+    store = await lab.engine()
+    patient: dict[str, Draft] = {}
+    for n, token in enumerate((0, 0, 1)):
+        state = IndexState("ready", due_us=T0 + n, token=token, priority=-9)
+        patient[f"patient-{n}"] = await submitted(store, f"patient-{n}", state)
+    for token in (0, 1):
+        for n in range(9):
+            state = IndexState("ready", due_us=T0 + 50 + n, token=token, priority=9)
+            await submitted(store, f"urgent-{token}-{n}", state)
+    found: dict[int, str] = {}
+    for turn in range(32):
+        (run_id,) = await store.due(T0 + 99, 1, turn)
+        if run_id in patient:
+            found[turn] = run_id
+            await store.set_index(patient[run_id].locator, IndexState("held"), 1)
+    expect(found, {12: "patient-2", 15: "patient-0", 31: "patient-1"}, "who got which place")
 
 
 @check

@@ -236,9 +236,9 @@ class FaultyStore:
         await self._read()
         return await self._inner.load_all_rows(run_id)
 
-    async def due(self, now_us: int, limit: int, /) -> Sequence[str]:
+    async def due(self, now_us: int, limit: int, turn: int = 0, /) -> Sequence[str]:
         await self._read()
-        return await self._inner.due(now_us, limit)
+        return await self._inner.due(now_us, limit, turn)
 
     async def next_due_us(self) -> int | None:
         await self._read()
