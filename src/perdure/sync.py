@@ -86,6 +86,7 @@ class SyncClient:
         on_busy: OnBusy = "join",
         idempotency_key: str | None = None,
         key_window: Duration | None = None,
+        priority: int | None = None,
     ) -> Run[Out_co]:
         """See `Client.submit`."""
         return self.call(
@@ -102,6 +103,7 @@ class SyncClient:
                 on_busy=on_busy,
                 idempotency_key=idempotency_key,
                 key_window=key_window,
+                priority=priority,
             )
         )
 

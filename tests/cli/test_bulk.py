@@ -70,6 +70,21 @@ def test_many_are_resolved(shop: Path, cli: Cli) -> None:
     assert [line["verdict"] for line in answer.json_lines()] == ["done"]
 
 
+def test_many_are_given_another_priority(shop: Path, cli: Cli) -> None:
+    """R-1, R-17"""
+    answer = cli("prioritize", "--priority", "-4", "--pipeline", "job", "--yes", "--json")
+    assert answer.code == Exit.OK
+    assert {line["verdict"] for line in answer.json_lines()} == {"done"}
+    later = run_id(cli, "later")
+    assert cli("show", later, "--json").json()["priority"] == -4
+    again = cli("prioritize", later, "--priority", "-4", "--dry-run").out
+    assert "would stay as it is" in again
+    assert "given priority 2; it is now ready" in cli("prioritize", later, "--priority", "2", "--note", "soon").out
+    assert "RunPrioritized" in cli("journal", later).out
+    assert cli("prioritize", later, "--priority", "12").code == Exit.USAGE
+    assert cli("verify").code == Exit.OK
+
+
 def test_an_invalid_run_is_given_up(shop: Path, cli: Cli) -> None:
     odd = run_id(cli, "odd")
     assert cli("show", odd, "--json").json()["status"] == "invalid"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -27,6 +28,18 @@ def test_a_queued_run_waits_and_a_replaced_one_is_canceled(project: Path, cli: C
     assert cli("run", "--until-idle").code == Exit.OK
     assert statuses(cli) == {first: "canceled", queued: "canceled", newest: "succeeded"}
     assert cli("verify").code == Exit.OK
+
+
+def test_priorities_are_given_and_shown(project: Path, cli: Cli) -> None:
+    """R-1"""
+    urgent = str(cli("submit", "job", '{"name": "x"}', "--priority", "-3", "--json").json()["run_id"])
+    assert "ready, priority -3" in cli("list").out
+    assert cli("show", urgent, "--json").json()["priority"] == -3
+    assert re.search(r"priority\s+-3", cli("show", urgent).out)
+    (project / "jobs.jsonl").write_text('{"name": "y"}\n')
+    assert cli("submit", "job", "--many", "jobs.jsonl", "--priority", "9").code == Exit.OK
+    assert [run["priority"] for run in records(cli("list", "--json").json()["runs"])] == [9, -3]
+    assert cli("submit", "job", '{"name": "z"}', "--priority", "10").code == Exit.USAGE
 
 
 def test_a_key_submits_once(project: Path, cli: Cli) -> None:

@@ -18,6 +18,7 @@ from perdure.core.facts import (
     RunCancelRequested,
     RunFailed,
     RunHeld,
+    RunPrioritized,
     RunReleased,
     RunSubmitted,
     SegmentAttemptStarted,
@@ -168,6 +169,9 @@ class Life:
 
     def retry(self) -> admission.Admission:
         return self._admit(admission.admit_retry(self.p, RunReleased("user", retry=True)))
+
+    def prioritize(self, priority: int) -> admission.Admission:
+        return self._admit(admission.admit_priority(self.p, RunPrioritized("user", priority, "as told")))
 
     def resolve(self, how: Resolution, step: str | None = None, state: bytes = b"7") -> admission.Admission:
         own = refold(self.rows)

@@ -25,7 +25,7 @@ LATER = Retry(initial=1, cap=10, jitter=0, max_attempts=3)
 STARTED_US = 1_767_225_600_000_000  # 2026-01-01
 
 
-def _life(text: str, policy: Retry = LATER, *, deadline_us: int = 0) -> Life:
+def _life(text: str, policy: Retry = LATER, *, deadline_us: int = 0, priority: int = 0) -> Life:
     submission = f.RunSubmitted(
         RUN,
         "flight-refunds",
@@ -37,6 +37,7 @@ def _life(text: str, policy: Retry = LATER, *, deadline_us: int = 0) -> Life:
         deadline_us=deadline_us,
         actor="cron",
         annotations={"ticket": "T-1"},
+        priority=priority,
     )
     life = Life(text, policy, submission=submission)
     life.now_us = STARTED_US
@@ -175,7 +176,28 @@ def slept() -> Life:
     return life
 
 
-LIVES: tuple[Callable[[], Life], ...] = (clean, unwound, canceled, late, operated, unfinished, abandoned, slept)
+def prioritized() -> Life:
+    """Submitted with a priority, which operators change before and after it started."""
+    life = _life("a b", priority=-9)
+    life.prioritize(9)
+    life.claim()
+    life.ok(b"1")
+    life.raises()
+    life.prioritize(3)
+    return life
+
+
+LIVES: tuple[Callable[[], Life], ...] = (
+    clean,
+    unwound,
+    canceled,
+    late,
+    operated,
+    unfinished,
+    abandoned,
+    slept,
+    prioritized,
+)
 
 
 def main(release: str) -> None:

@@ -32,6 +32,7 @@ CANDIDATES: dict[str, Fact] = {
     "hold": f.RunHeld("user", "by hand"),
     "release": f.RunReleased("user"),
     "abandon": f.RunAbandoned("user", _failure("A")),
+    "prioritize": f.RunPrioritized("user", 5),
     "outcome success": f.OutcomeCommitted("success"),
     "outcome failure": f.OutcomeCommitted("failure"),
     "succeeded": f.RunSucceeded(),
@@ -64,7 +65,7 @@ CANDIDATES: dict[str, Fact] = {
     "refused unA": f.OperationResolved("A", "fail", "user", "unwind", failure=_failure("A", "unwind")),
 }
 
-ALWAYS = "cancel, hold, release, abandon, claim 9"
+ALWAYS = "cancel, hold, release, abandon, prioritize, claim 9"
 
 
 @dataclass(frozen=True)

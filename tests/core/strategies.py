@@ -41,6 +41,7 @@ FACTS: dict[type[f.Fact], st.SearchStrategy[f.Fact]] = {
         resource=TEXT,
         tenant=TEXT,
         slot=st.sampled_from(get_args(f.SlotMode)),
+        priority=st.sampled_from(f.PRIORITIES),
         start_at_us=NUMBERS,
         deadline_us=NUMBERS,
         actor=TEXT,
@@ -50,6 +51,7 @@ FACTS: dict[type[f.Fact], st.SearchStrategy[f.Fact]] = {
     f.RunHeld: st.builds(f.RunHeld, actor=TEXT, reason=TEXT, note=TEXT, step=STEPS),
     f.RunReleased: st.builds(f.RunReleased, actor=TEXT, note=TEXT),
     f.RunAbandoned: st.builds(f.RunAbandoned, actor=TEXT, failure=FAILURES, note=TEXT),
+    f.RunPrioritized: st.builds(f.RunPrioritized, actor=TEXT, priority=st.sampled_from(f.PRIORITIES), note=TEXT),
     f.OutcomeCommitted: st.builds(
         f.OutcomeCommitted, outcome=st.sampled_from(get_args(f.Outcome)), output=RAW, publications=IDS
     ),

@@ -25,6 +25,7 @@ ANYTHING: dict[str, Callable[[Life], admission.Admission]] = {
     "release": Life.release,
     "retry": Life.retry,
     "resolve": lambda life: life.resolve("value"),
+    "prioritize": lambda life: life.prioritize(-life.p.priority or 5),
     "abandon": Life.abandon,
 }
 
@@ -66,10 +67,28 @@ def test_the_first_cancel_wins() -> None:
 def test_who_asked_is_in_the_fact() -> None:
     """M-16."""
     life = Life("A")
-    for ask in (life.hold, life.release, life.retry, lambda: life.resolve("value"), life.cancel):
+    for ask in (
+        life.hold,
+        life.release,
+        life.retry,
+        lambda: life.prioritize(3),
+        lambda: life.resolve("value"),
+        life.cancel,
+    ):
         answer = ask()
         assert isinstance(answer, Admitted)
         assert answer.fact.actor == "user"  # type: ignore[union-attr] # every fact from outside has an actor
+
+
+def test_the_same_priority_again_is_a_duplicate() -> None:
+    """R-1, R-17, J-4: the last word counts."""
+    life = Life("A")
+    assert life.prioritize(0) == Duplicate()
+    assert life.prioritize(5) == Admitted(f.RunPrioritized("user", 5, "as told"))
+    assert life.prioritize(5) == Duplicate()
+    assert life.p.priority == 5
+    life.prioritize(0)
+    assert life.p.priority == 0
 
 
 def test_a_second_hold_is_a_duplicate_but_an_operators_replaces_a_policys() -> None:

@@ -15,7 +15,8 @@ from perdure.core.journal import KNOWN, decode_facts, encode_facts
 from tests.core.strategies import FACTS
 
 WIRE_NAMES = """
-    RunSubmitted RunCancelRequested RunHeld RunReleased RunAbandoned OutcomeCommitted RunSucceeded RunFailed
+    RunSubmitted RunCancelRequested RunHeld RunReleased RunAbandoned RunPrioritized OutcomeCommitted RunSucceeded
+    RunFailed
     SegmentAttemptStarted SegmentCompleted
     OperationReserved OperationProgress OperationSucceeded OperationRetryScheduled OperationFailed OperationSkipped
     OperationParked OperationResolved

@@ -187,6 +187,7 @@ JOURNALS = sorted(CORPUS.glob("*/*.jsonl"))
 FROZEN = {
     "0.1": "e0496fe5c240cbf3b480b070260ed29deba6121761fb795d8b8fa7a377bb6a7e",
     "0.2": "5aead9184a516177104a66ceccc1a7d48ac9a92fa17d0aaf837c1112919ef5f8",
+    "0.2-priorities": "a2feb949972aa069f40ff42eea2ce631ca0c729d80d434a0f90ee6bf251776d6",
 }
 
 

@@ -161,6 +161,7 @@ async def async_resource(value: PayoutInput) -> str:
         ({"input": PayoutInput("7")}, "its input of type .* cannot be a payload"),
         ({"resource": "invoice_id"}, "resource: expected a function"),
         ({"resource": async_resource}, "resource: async_resource is async"),
+        ({"priority": 10}, "priority must be a whole number from -9 to 9, not 10"),
         ({"slot": "twice"}, "slot must be 'live', 'once' or 'none', not 'twice'"),
         ({"deadline": 0}, "deadline must not be zero"),
         ({"deadline": float("nan")}, "must be finite"),

@@ -35,6 +35,7 @@ def info_json(info: RunInfo) -> dict[str, object]:
         "canceling": info.canceling,
         "generation": info.generation or None,
         "worker": info.worker or None,
+        "priority": info.priority,
         "submitted_at": iso_utc(info.submitted_us),
         "due_at": iso_utc(info.due_us),
         "ended_at": iso_utc(info.ended_us),
@@ -48,6 +49,8 @@ def status_words(info: RunInfo, now_us: int) -> str:
         words.append("canceling")
     if info.status == "ready" and info.due_us is not None and info.due_us > now_us:
         words.append(ago(info.due_us, now_us))
+    if info.priority and info.status not in TERMINAL:
+        words.append(f"priority {info.priority}")
     return ", ".join(words)
 
 
@@ -247,7 +250,8 @@ def fact_style(name: str) -> str:
         return "red"
     return (
         "yellow"
-        if name in {"RunCancelRequested", "RunHeld", "RunReleased", "RunAbandoned", "OperationResolved"}
+        if name
+        in {"RunCancelRequested", "RunHeld", "RunReleased", "RunAbandoned", "RunPrioritized", "OperationResolved"}
         else ""
     )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast, overlo
 
 from perdure.codec.json import AnyCodec, Codec, codec_of
 from perdure.core.durations import Duration
-from perdure.core.facts import Failure, SlotMode
+from perdure.core.facts import PRIORITIES, Failure, SlotMode
 from perdure.core.retry import Retry
 from perdure.core.topology import Topology
 from perdure.define.branch import expanded
@@ -66,6 +66,7 @@ class Pipeline(Generic[In, D_contra, Out_co]):
         deadline: Duration | None = None,
         retry: Retry | None = None,
         timeout: Duration | None = None,
+        priority: int = 0,
     ) -> None:
         """Builds and checks the pipeline.
 
@@ -81,6 +82,7 @@ class Pipeline(Generic[In, D_contra, Out_co]):
             deadline: seconds or `timedelta` after submission.
             retry: see attribute.
             timeout: see attribute.
+            priority: of its runs, from -9 to 9, unless `submit` says otherwise; the higher comes first [R-1].
 
         Raises:
             DefinitionError: the pipeline could not work; names the step and says why.
@@ -110,6 +112,10 @@ class Pipeline(Generic[In, D_contra, Out_co]):
             raise DefinitionError(f"{where}: retry must be a Retry, not {retry!r}")
         self.retry = retry
         self.timeout_s = check_duration(where, "timeout", timeout)
+        if type(priority) is not int or priority not in PRIORITIES:
+            first, last = PRIORITIES[0], PRIORITIES[-1]
+            raise DefinitionError(f"{where}: priority must be a whole number from {first} to {last}, not {priority!r}")
+        self.priority = priority
 
     @overload
     def bind(self: Pipeline[In, object, Out_co], /) -> Bound: ...

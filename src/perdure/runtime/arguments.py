@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import get_args
 
 from perdure.core.durations import duration_us
+from perdure.core.facts import PRIORITIES
 from perdure.define.names import name_problem
 from perdure.errors import InvalidArgument
 from perdure.ports.store import RunStatus
@@ -97,6 +98,18 @@ def check_time(what: str, value: object) -> int:
     if value.utcoffset() is None:
         raise InvalidArgument(f"{what} must have a time zone, {value.isoformat()} has none")
     return int((value - _EPOCH) / timedelta(microseconds=1))
+
+
+def check_priority(value: object) -> int:
+    """A priority of a run [R-1].
+
+    Raises:
+        InvalidArgument: not a whole number of `PRIORITIES`.
+    """
+    if type(value) is not int or value not in PRIORITIES:
+        first, last = PRIORITIES[0], PRIORITIES[-1]
+        raise InvalidArgument(f"priority must be a whole number from {first} to {last}, not {ascii(value)[:80]}")
+    return value
 
 
 def check_annotations(value: Mapping[str, str] | None) -> dict[str, str]:

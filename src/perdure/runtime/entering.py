@@ -12,7 +12,14 @@ from perdure.core.facts import RunSubmitted
 from perdure.define.pipeline import AnyPipeline
 from perdure.errors import InvalidArgument, PayloadError
 from perdure.ports.clock import System
-from perdure.runtime.arguments import check_annotations, check_duration, check_name, check_text, check_time
+from perdure.runtime.arguments import (
+    check_annotations,
+    check_duration,
+    check_name,
+    check_priority,
+    check_text,
+    check_time,
+)
 
 
 class SubmitOptions(msgspec.Struct, frozen=True):
@@ -25,6 +32,7 @@ class SubmitOptions(msgspec.Struct, frozen=True):
     deadline: datetime | timedelta | None = None
     annotations: Mapping[str, str] | None = None
     actor: str = ""
+    priority: int | None = None
 
 
 def submission(
@@ -57,6 +65,7 @@ def submission(
         _deadline_us(options, pipeline, now_us),
         "" if options.actor == "" else check_text("actor", options.actor),
         check_annotations(options.annotations),
+        priority=pipeline.priority if options.priority is None else check_priority(options.priority),
     )
 
 

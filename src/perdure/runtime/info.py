@@ -16,6 +16,7 @@ class RunInfo(msgspec.Struct, frozen=True):
         reason: why it is held, invalid, failed or backing off.
         step: the step it stands at, as far as the index knows.
         attention: facts from outside wait to be seen by the owner.
+        priority: higher comes first where more runs are due than there are places [R-1].
     """
 
     run_id: str
@@ -34,6 +35,7 @@ class RunInfo(msgspec.Struct, frozen=True):
     worker: str
     canceling: bool
     attention: bool
+    priority: int = 0
 
     @property
     def ended(self) -> bool:
@@ -61,6 +63,7 @@ def info_of(row: RunRow, step: str | None = None) -> RunInfo:
         state.worker,
         state.canceling,
         row.attention,
+        state.priority,
     )
 
 

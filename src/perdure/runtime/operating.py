@@ -8,18 +8,19 @@ from typing import assert_never
 
 from perdure.core import admission
 from perdure.core.durations import Duration
-from perdure.core.facts import RunCancelRequested, RunHeld, RunReleased
+from perdure.core.facts import RunCancelRequested, RunHeld, RunPrioritized, RunReleased
 from perdure.core.projection import Projection
 from perdure.core.topology import Topology
 from perdure.define.pipeline import AnyPipeline
 from perdure.errors import InvalidArgument, NotAllowed, NotFound, PerdureError, StoreUnavailable
 from perdure.ports.clock import System
 from perdure.ports.store import PipelineHold, RunFilter, RunRow, RunStatus, Store
-from perdure.runtime.arguments import check_duration, check_name, check_text
+from perdure.runtime.arguments import check_duration, check_name, check_priority, check_text
 from perdure.runtime.operations import (
     AbandonRun,
     CancelRun,
     HoldRun,
+    PrioritizeRun,
     ReleaseRun,
     ResolveRun,
     RetryRun,
@@ -109,6 +110,14 @@ class Operator:
             KeyTaken: the run has ended.
         """
         await self.apply(run_id, AbandonRun(note, actor, force))
+
+    async def prioritize(self, run_id: str, priority: int, *, note: str = "", actor: str = "") -> None:
+        """Give a run another priority, from -9 to 9; it counts from the next time the run is due [R-1, R-17].
+
+        Raises:
+            KeyTaken: the run has ended.
+        """
+        await self.apply(run_id, PrioritizeRun(priority, note, actor))
 
     async def apply(self, run_id: str, operation: RunOperation, *, dry_run: bool = False) -> bool:
         """Do to a run what an operation says; durable when this returns [J-4, J-6].
@@ -233,6 +242,9 @@ class Operator:
             case ResolveRun(step, value, skip, fail, note, actor):
                 verdict = Verdict(step, value, skip, fail, note, actor)
                 return await self._ask_resolve(run_id, verdict)
+            case PrioritizeRun(priority, note, actor):
+                prioritized = RunPrioritized(actor, priority, note)
+                return lambda p: admission.admit_priority(p, prioritized)
             case AbandonRun(note, actor):
                 return await self._ask_abandon(run_id, note, actor)
             case _ as unreachable:
@@ -289,6 +301,8 @@ def check(operation: RunOperation) -> None:
     check_text("actor", operation.actor)
     if isinstance(operation, (HoldRun, CancelRun)):
         check_name("reason", operation.reason)
+    if isinstance(operation, PrioritizeRun):
+        check_priority(operation.priority)
     if not isinstance(operation, CancelRun):
         check_text("note", operation.note)
 

@@ -59,7 +59,15 @@ class AbandonRun(msgspec.Struct, frozen=True):
     force: bool = False
 
 
-RunOperation: TypeAlias = HoldRun | ReleaseRun | RetryRun | CancelRun | ResolveRun | AbandonRun
+class PrioritizeRun(msgspec.Struct, frozen=True):
+    """Give it another priority; see `Client.prioritize`."""
+
+    priority: int
+    note: str = ""
+    actor: str = ""
+
+
+RunOperation: TypeAlias = HoldRun | ReleaseRun | RetryRun | CancelRun | ResolveRun | AbandonRun | PrioritizeRun
 
 
 class Selector(msgspec.Struct, frozen=True):

@@ -92,6 +92,10 @@ class Run(Generic[Out_co]):
         """See `Client.abandon`."""
         await self._client.abandon(self.id, note=note, actor=actor, force=force)
 
+    async def prioritize(self, priority: int, *, note: str = "", actor: str = "") -> None:
+        """See `Client.prioritize`."""
+        await self._client.prioritize(self.id, priority, note=note, actor=actor)
+
     async def explain(self) -> Explanation:
         """See `Client.explain`."""
         return await self._client.explain(self.id)

@@ -56,6 +56,7 @@ class Submitter(Operator, ABC):
         on_busy: OnBusy = "join",
         idempotency_key: str | None = None,
         key_window: Duration | None = None,
+        priority: int | None = None,
     ) -> Run[Out_co]:
         """Submit a run; when this returns it is durable and will be executed.
 
@@ -74,6 +75,8 @@ class Submitter(Operator, ABC):
             idempotency_key: say so if this may be sent again: with equal input it gives the same run, also after that
                 has ended. Counts within the tenant and the pipeline.
             key_window: how long; default: a day.
+            priority: from -9 to 9; where more runs are due than there are places, the higher comes first [R-1]. It
+                stops nothing that is running, and does not change whose turn for a slot it is. Default: the pipeline's.
 
         Raises:
             PayloadError: the input cannot be stored; names the path. Nothing was written.
@@ -83,7 +86,7 @@ class Submitter(Operator, ABC):
         """
         _check_policy(pipeline, on_busy)
         window_us = _window_us(idempotency_key, key_window)
-        options = SubmitOptions(resource, tenant, delay, start_at, deadline, annotations, actor)
+        options = SubmitOptions(resource, tenant, delay, start_at, deadline, annotations, actor, priority)
         submitted = submission(pipeline, input, options, self._system, self._payload_limit)
         while True:
             try:
@@ -108,6 +111,7 @@ class Submitter(Operator, ABC):
         annotations: Mapping[str, str] | None = None,
         actor: str = "",
         on_busy: Literal["join", "reject"] = "join",
+        priority: int | None = None,
     ) -> list[Run[Out_co] | ScheduleConflict]:
         """Submit a run for every input, in few transactions; when this returns all are durable.
 
@@ -124,7 +128,7 @@ class Submitter(Operator, ABC):
         """
         if on_busy not in ("join", "reject"):
             raise InvalidArgument(f"on_busy of many must be join or reject, not {on_busy!r}")
-        options = SubmitOptions(None, tenant, delay, start_at, deadline, annotations, actor)
+        options = SubmitOptions(None, tenant, delay, start_at, deadline, annotations, actor, priority)
         found: list[Run[Out_co] | ScheduleConflict] = []
         sent: list[tuple[RunSubmitted, asyncio.Future[AppendResult]]] = []
         checked = await self._checked(pipeline, inputs, options)

@@ -103,6 +103,8 @@ def _row_problems(p: Projection, run: NewRun, state: IndexState, now_us: int, *,
     latest_us = max(expected.due_us or 0, now_us) + _TROUBLE_US
     if state.status == "ready" and (state.due_us or 0) > latest_us:
         problems.append("its index row would have it wait longer than its facts do")
+    if state.priority != p.priority and not state.worker and state.status != "corrupt":
+        problems.append(f"its index row has priority {state.priority}, the facts have {p.priority}")
     if state.signature not in (b"", sign(p)[0]):
         problems.append("its index row says that other steps are behind it than its facts do")
     if state.canceling != (p.cancel is not None):

@@ -84,6 +84,8 @@ def head_rows(info: RunInfo, now: int) -> list[tuple[str, str | Cell]]:
         rows.append(("ended", when(info.ended_us, now)))
     elif info.due_us is not None:
         rows.append(("due", when(info.due_us, now)))
+    if info.priority:
+        rows.append(("priority", str(info.priority)))
     if info.generation:
         rows.append(("generation", str(info.generation)))
     if info.worker:

@@ -70,6 +70,10 @@ DeadlineOption: TypeAlias = Annotated[
 AnnotationOption: TypeAlias = Annotated[
     list[str] | None, typer.Option("--annotation", "-a", metavar="KEY=VALUE", help="A note on the run. Repeatable.")
 ]
+PriorityOption: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--priority", metavar="-9..9", min=-9, max=9, help="The higher comes first; default: the pipeline's."),
+]
 WaitOption: TypeAlias = Annotated[bool, typer.Option("--wait", help="Follow the run to its end, as `watch` does.")]
 
 
@@ -85,6 +89,7 @@ def submit(
     delay: DelayOption = None,
     start_at: StartOption = None,
     deadline: DeadlineOption = None,
+    priority: PriorityOption = None,
     annotation: AnnotationOption = None,
     wait: WaitOption = False,
     timeout: TimeoutOption = None,
@@ -113,6 +118,7 @@ def submit(
         "annotations": parse_annotations(annotation or ()),
         "on_busy": on_busy.value,
         "actor": who(actor),
+        "priority": priority,
     }
     out = Output(json=as_json)
     if many is not None:

@@ -1,0 +1,61 @@
+"""`perdure prioritize`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from perdure.cli.operate import Chosen, operate
+from perdure.cli.options import (
+    ActorOption,
+    AppOption,
+    DryRunOption,
+    JsonOption,
+    NoteOption,
+    OlderThanOption,
+    OptionalRun,
+    PipelineOption,
+    ReasonSelector,
+    ResourceOption,
+    StatusOption,
+    StepOption,
+    StoreOption,
+    TenantOption,
+    YesOption,
+    who,
+)
+
+
+def prioritize(
+    priority: Annotated[int, typer.Option("--priority", metavar="-9..9", min=-9, max=9, help="Which; 0 is usual.")],
+    run: OptionalRun = None,
+    pipeline: PipelineOption = None,
+    tenant: TenantOption = None,
+    resource: ResourceOption = None,
+    status: StatusOption = None,
+    step: StepOption = None,
+    reason: ReasonSelector = None,
+    older_than: OlderThanOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    note: NoteOption = "",
+    actor: ActorOption = None,
+    app: AppOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Give runs another priority.
+
+    The higher comes first where more runs are due than there are places. It counts from the next time a run is due, and
+    stops nothing that is running.
+
+    One run by its id, or many by what they have in common; many ask for confirmation.
+
+    JSON: the run, as in `list`; of many, one object a line: run_id, pipeline, status (before), verdict (done,
+    duplicate, refused), detail, dry_run. Exit code 1 if one of many was refused.
+    """
+    from perdure.runtime.operations import PrioritizeRun
+
+    chosen = Chosen(run, pipeline, tenant, resource, status, step, reason, older_than, dry_run, yes)
+    return operate(chosen, app, store, as_json, PrioritizeRun(priority, note, who(actor)), f"given priority {priority}")
