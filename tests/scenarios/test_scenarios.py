@@ -1,6 +1,6 @@
 """Every scenario file on the core, on the engine in memory, and on SQLite with a real reopen at restart and crash.
 
-The rules are E-1 .. E-12, U-1 .. U-12, R-12 and R-17; each scenario names its own in brackets.
+The rules are E-1 .. E-12, U-1 .. U-12, B-15, B-20, D-7, R-12 and R-17; each scenario names its own in brackets.
 """
 
 from __future__ import annotations
@@ -10,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from perdure.testing.scenario.model import Scenario, ScenarioError, parse, read_files
+from perdure.ports.store import PipelineHold
+from perdure.storage.memory import MemoryData, MemoryStore
+from perdure.testing.clock import run_virtual
+from perdure.testing.scenario.engine import EngineDriver
+from perdure.testing.scenario.model import Scenario, ScenarioError
+from perdure.testing.scenario.parser import parse, read_files
 from perdure.testing.scenario.report import Difference
 from perdure.testing.scenario.runner import PLACES, On, run_one, run_scenarios
 
@@ -30,7 +35,7 @@ def test_every_scenario(on: On, part: int) -> None:
 
 
 def test_the_scenarios_are_all_there(note: Callable[[str], None]) -> None:
-    assert len(SCENARIOS) >= 490
+    assert len(SCENARIOS) >= 614
     note(f"scenarios: {len(SCENARIOS)} on each of {', '.join(PLACES)}")
 
 
@@ -46,6 +51,21 @@ WRONG = {
     "an unwind that is not due": ("deploy A B\nrun A -> ok\nrun B -> fail\nunwind A -> ok", 5, ""),
     "valid": ("deploy A B\nrun A -> ok\ninvalid", 4, ""),
     "a skip of a started step": ("deploy A B\nrun A -> error\nskip A", 4, ""),
+    "a call where a sleep is": ("deploy nap:sleep\nrun nap -> ok", 3, ""),
+    "a sleep where a call is": ("deploy A\nsleep A", 3, ""),
+    "a sleep that is open already": ("deploy nap:sleep\nsleep nap\nsleep nap", 4, ""),
+    "nothing sleeps": ("deploy A B\nrun A -> ok\nwake A", 4, ""),
+    "a sleep before its time": ("deploy nap:sleep B\nsleep nap\nrun B -> ok", 4, ""),
+    "doubt about a sleep": ("deploy nap:sleep\nsleep nap\ncancel\nend canceled at nap in-doubt nap", 5, "at nap"),
+    "a sleep of another kind": ("deploy nap:sleep\nsleep nap\ndeploy nap:sleep=2\ninvalid", 5, ""),
+    "a poll that knew": ("deploy A:poll B\nrun A -> later\nrun B -> ok", 4, "run A #2"),
+    "another arm": ("deploy A:choice L@A=x R@A=y\nrun A -> ok x\nrun R -> ok", 4, "run L #1"),
+    "an arm that is not taken": ("deploy A:choice L@A=x R@A=y\nrun A -> ok x\nskip R", 4, ""),
+    "a start in a held pipeline": ("deploy A\nhold pipeline\nrun A -> ok", 4, "held"),
+    "a cancel that does not wait": ("deploy A\nhold pipeline\ncancel\nend canceled at A", 5, ""),
+    "a run that goes on": ("deploy A B\nrun A -> ok\nabandon\nrun B -> ok", 5, ""),
+    "given up elsewhere": ("deploy A B\nrun A -> ok\nabandon\nend abandoned at A", 5, "at B"),
+    "given up twice": ("deploy A\nabandon\nabandon", 4, "ended"),
     "success where the output raises": ("deploy A\nrun A -> ok\noutput -> raises\nend success", 5, ""),
 }
 
@@ -58,6 +78,28 @@ def test_a_wrong_scenario_is_told_where_it_differs(on: On, name: str) -> None:
         run_one(_scenario(text), on)
     assert caught.value.entry.number == line
     assert chosen in caught.value.chosen
+
+
+class _Forgetful(MemoryStore):
+    """Holds no pipeline."""
+
+    async def hold_pipeline(self, hold: PipelineHold, /) -> bool:
+        return True
+
+    async def release_pipeline(self, pipeline: str, actor: str, note: str, at_us: int, /) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("before", ["run A -> error", "run A -> later", "sleep nap"])
+def test_a_pipeline_that_is_not_held_is_noticed(before: str) -> None:
+    """R-17: while the pipeline is held, nothing else keeps the run from going on."""
+    deploy = "deploy nap:sleep A" if before == "sleep nap" else "deploy A:poll"
+    wait = "resolve nap value" if before == "sleep nap" else "restart"
+    scenario = _scenario(f"{deploy}\n{before}\nhold pipeline\n{wait}\nrelease pipeline")
+    run_one(scenario, "memory")
+    data = MemoryData()
+    with pytest.raises(Difference, match="expected a run that did nothing"):
+        run_virtual(lambda system: EngineDriver(scenario, lambda: _Forgetful(data), system).run())
 
 
 def _scenario(text: str) -> Scenario:
@@ -83,6 +125,23 @@ MALFORMED = {
     "scenario x\ndeploy A\nend success\nrun A -> ok": ("scenario NAME", 4),
     "scenario x\ndeploy A\njump B": ("scenario, deploy, run", 3),
     "scenario x\n": ("deploy", 1),
+    "scenario x\ndeploy A:nap": ("kinds poll, sleep, choice", 2),
+    "scenario x\ndeploy A:poll=2": ("hours", 2),
+    "scenario x\ndeploy A:sleep=0": ("flags", 2),
+    "scenario x\ndeploy A:sleep*": ("no unwind", 2),
+    "scenario x\ndeploy A:choice*?": ("no unwind", 2),
+    "scenario x\ndeploy L@A=x": ("behind that choice", 2),
+    "scenario x\ndeploy A L@A=x": ("behind that choice", 2),
+    "scenario x\ndeploy A:choice B L@A=x": ("behind that choice", 2),
+    "scenario x\ndeploy A:choice L@A=x R@A=y M@A=x": ("one after another", 2),
+    "scenario x\ndeploy A:choice B@A=x:choice": ("no choice within an arm", 2),
+    "scenario x\ndeploy A\nrun A -> later": (":poll", 3),
+    "scenario x\ndeploy A:poll*\nrun A -> fail\nunwind A -> later": (":poll", 4),
+    "scenario x\ndeploy A\nrun A -> ok left": ("nothing more", 3),
+    "scenario x\ndeploy A:choice\nrun A -> ok": ("the arm", 3),
+    "scenario x\ndeploy A:choice\nresolve A value": ("the arm", 3),
+    "scenario x\ndeploy A\nhold": ("hold pipeline", 3),
+    "scenario x\ndeploy A\nend canceled": ("at STEP", 3),
 }
 
 

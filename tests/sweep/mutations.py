@@ -365,4 +365,33 @@ AT_THE_END: tuple[Mutation, ...] = (
         "lost = False",
     ),
     Mutation("commit", "a false condition runs the step [E-12]", "    if holds:\n", "    if not holds:\n"),
+    Mutation(
+        "reducer",
+        "a retry cuts a sleep short [B-20]",
+        "p.due_us = 0 if sleep is None else sleep.until_us",
+        "p.due_us = 0",
+    ),
+    Mutation(
+        "reducer",
+        "what sleeps is in doubt when it is given up [D-7]",
+        "in_doubt = entry.attempts > 0",
+        "in_doubt = True",
+    ),
+    Mutation(
+        "commit",
+        "a sleep is over at once [B-15]",
+        "elif p.due_us > now_us:",
+        "elif p.due_us > now_us and p.sleeping() is None:",
+    ),
+    Mutation("commit", "a sleep records nothing as passed [E-7]", "sleep_us(op.step), passed)", "sleep_us(op.step))"),
+    Mutation("reconciler", "a sleep may become a handler [D-1]", "if sleeps is not (attempts == 0):", "if False:"),
+    Mutation(
+        "admission",
+        "what is given up leaves no doubt [D-7]",
+        "lists = Lists(after, topology)",
+        "lists = Lists(p, topology)",
+    ),
+    Mutation(
+        "admission", "who gives up is like any failure [D-7]", '"abandoned", "abandoned")', '"system", "abandoned")'
+    ),
 )

@@ -10,7 +10,8 @@ from types import ModuleType
 import pytest
 
 from perdure.errors import CorruptJournal
-from perdure.testing.scenario.model import Scenario, read_files
+from perdure.testing.scenario.model import Scenario
+from perdure.testing.scenario.parser import read_files
 from perdure.testing.scenario.report import Difference
 from tests.sweep.core_judge import Core, CoreJudge, Disagreement
 from tests.sweep.mutants import SCENARIOS, Mutation, NotApplicable, loaded, mutated

@@ -59,7 +59,8 @@ def read(files: list[str]) -> list[Scenario]:
     Raises:
         Problem: a file cannot be read, or a line is malformed.
     """
-    from perdure.testing.scenario.model import ScenarioError, read_files
+    from perdure.testing.scenario.model import ScenarioError
+    from perdure.testing.scenario.parser import read_files
 
     found: list[Scenario] = []
     for name in files:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import assert_never
 
 import msgspec
@@ -11,38 +12,54 @@ from perdure.core.facts import (
     NULL,
     Fact,
     Failure,
+    OperationParked,
     OperationSkipped,
+    OperationSucceeded,
     Phase,
     RunCancelRequested,
     RunFailed,
+    RunReleased,
     RunSubmitted,
     RunSucceeded,
     SegmentAttemptStarted,
 )
 from perdure.core.journal import decode_facts, encode_facts
-from perdure.core.operations import InvalidOp, RunOp, UnwindOp
+from perdure.core.operations import HeldOp, InvalidOp, RunOp, UnwindOp
 from perdure.core.projection import Projection
 from perdure.core.reconciler import reconcile
 from perdure.core.reducer import fold, fold_all
 from perdure.core.retry import Retry
 from perdure.core.topology import Topology
 from perdure.testing.scenario.model import (
+    HOUR_US,
+    MOTION,
+    Abandon,
     Attempt,
     Cancel,
     Deploy,
     End,
     Entry,
+    HoldPipeline,
     Invalid,
+    Lose,
     Output,
+    ReleasePipeline,
     Resolve,
     Restart,
     Scenario,
+    ScriptStep,
     Skip,
+    Sleep,
+    Wake,
+    hours_at_opening,
 )
 from perdure.testing.scenario.report import Difference, describe_end
 
 _RETRY = Retry(initial=0, cap=0, jitter=0)
 _RUN = "scenario"
+_LATER_US = 1_000
+_EARLY_US = 60_000_000
+_PIPELINE_HELD = HeldOp("the pipeline is held")
 
 
 class _Script:
@@ -54,8 +71,13 @@ class _Script:
         self.skip = False
         self.may_end = False
         self.output_raises = False
+        self.steps: dict[str, ScriptStep] = {}
+        self.decided: dict[str, str] = {}
+        """The arm by choice, as the run's ledger has it."""
 
     def condition(self, step: str) -> bool:
+        if self.left_out(step):
+            return False  # as the engine's branches: without asking the script
         if self.ask is None:
             raise commit.Unplannable("condition-raised", "the script is not there yet")
         answer = not (self.skip and step == self.ask)
@@ -67,8 +89,13 @@ class _Script:
             raise commit.Unplannable("output-raised", "the script says so")
         return b"null"
 
+    def left_out(self, step: str) -> bool:
+        """The step stands in an arm that the run does not take."""
+        arm = self.steps[step].arm
+        return arm is not None and self.decided.get(arm[0]) != arm[1]
+
     def sleep_us(self, step: str) -> int:
-        raise NotImplementedError(step)  # nothing sleeps here
+        return self.steps[step].hours * HOUR_US
 
     def failure_output(self, ended: RunFailed) -> bytes:
         if not self.may_end:
@@ -85,6 +112,8 @@ class CoreDriver:
         self.script = _Script()
         self.journal: list[bytes] = []
         self.clock_us = 0
+        self.pipeline_held = False
+        self.opened_us = 0
         self.p = Projection(_RUN)
         self._record([RunSubmitted(_RUN, "scenario", NULL, "", _RUN)])
 
@@ -94,9 +123,12 @@ class CoreDriver:
             self._step(entry)
 
     def _step(self, entry: Entry) -> None:
+        if self.pipeline_held and isinstance(entry, MOTION):
+            raise self._difference(entry, entry.text, _PIPELINE_HELD.reason)
         match entry:
             case Deploy():
-                self.generations.append(Topology(entry.steps).after(self.generations))
+                self.generations.append(Topology(step.spec for step in entry.steps).after(self.generations))
+                self.script.steps = {step.id: step for step in entry.steps}
                 self.script.output_raises = False
                 self._go_on(may_start=False)  # a pending cancel acts as soon as a deployment is valid
             case Attempt():
@@ -106,7 +138,7 @@ class CoreDriver:
             case Cancel():
                 self._admit(entry, admission.admit_cancel(self.p, RunCancelRequested("script")))
                 self._go_on(may_start=False)
-            case Restart():
+            case Restart() | Lose():
                 self._restart()
             case Invalid():
                 op = reconcile(self.p, self.topology)
@@ -114,9 +146,21 @@ class CoreDriver:
                     raise self._difference(entry, "an invalid run", _describe(op))
             case Skip():
                 self._skip(entry)
+            case Sleep():
+                self._sleep(entry)
+            case Wake():
+                self._wake(entry)
+            case HoldPipeline():
+                self.pipeline_held = True
+            case ReleasePipeline():
+                self.pipeline_held = False
+                self._go_on(may_start=False)
             case Resolve():
-                request = admission.ResolveRequest(entry.how, "script", entry.step)
+                state = json.dumps(entry.arm).encode()
+                request = admission.ResolveRequest(entry.how, "script", entry.step, state)
                 self._admit(entry, admission.admit_resolve(self.p, self.topology, request, self._now()))
+            case Abandon():
+                self._admit(entry, admission.admit_abandon(self.p, self.topology, "script", "", self._now()))
             case End():
                 self._end(entry)
             case _ as unreachable:
@@ -135,10 +179,22 @@ class CoreDriver:
 
     def _go_on(self, *, may_start: bool) -> commit.Plan:
         """Claim the run as a new worker would; facts are journaled, what the claim chose is returned."""
+        if self.pipeline_held:
+            return commit.Plan([], None, _PIPELINE_HELD)
+        if self.p.sleeping() is None:  # any other delay passes at once
+            self.clock_us = max(self.clock_us, self.p.due_us)
+        self._note_decisions()
         claim = SegmentAttemptStarted(self.p.token + 1, "script", len(self.generations))
         plan = commit.plan_claim(self.p, self.topology, claim, self._setting(may_start))
         self._journal(plan.facts)
         return plan
+
+    def _note_decisions(self) -> None:
+        self.script.decided = {
+            step: json.loads(entry.state)
+            for step, entry in self.p.forward.items()
+            if entry.state is not None and entry.state != b"null"
+        }
 
     def _journal(self, facts: list[Fact]) -> None:
         if facts:
@@ -169,7 +225,10 @@ class CoreDriver:
             self._restart()
             return
         setting = self._setting(may_start=False)
-        plan = commit.plan_outcome(self.p, self.topology, op, _outcome(entry, op, setting.now_us), setting)
+        outcome = _outcome(entry, op, setting.now_us)
+        if isinstance(outcome, outcomes.Returned) and entry.arm is not None:
+            self.script.decided[entry.step] = entry.arm
+        plan = commit.plan_outcome(self.p, self.topology, op, outcome, setting)
         self._journal(plan.facts)
 
     def _skip(self, entry: Skip) -> None:
@@ -177,8 +236,29 @@ class CoreDriver:
         plan = self._go_on(may_start=True)
         self.script.ask, self.script.skip = None, False
         skipped = [fact.step for fact in plan.facts if isinstance(fact, OperationSkipped)]
+        skipped = [step for step in skipped if not self.script.left_out(step)]
         if skipped != [entry.step]:
             raise self._difference(entry, f"{entry.step} skipped", _describe(plan.next or plan.rest))
+
+    def _sleep(self, entry: Sleep) -> None:
+        self.script.ask, self.script.skip = entry.step, False
+        plan = self._go_on(may_start=True)
+        self.script.ask = None
+        parked = [fact for fact in plan.facts if isinstance(fact, OperationParked)]
+        if [fact.step for fact in parked] != [entry.step] or not isinstance(plan.rest, commit.Waiting):
+            raise self._difference(entry, f"{entry.step} asleep", _describe(plan.next or plan.rest))
+        self.opened_us = self.clock_us
+
+    def _wake(self, entry: Wake) -> None:
+        due_us = self.opened_us + hours_at_opening(self.scenario, entry) * HOUR_US
+        for now_us, over in ((due_us - _EARLY_US, False), (due_us, True)):
+            self.clock_us = now_us
+            self._record([RunReleased("script", retry=True)])
+            plan = self._go_on(may_start=True)
+            woken = any(isinstance(fact, OperationSucceeded) and fact.step == entry.step for fact in plan.facts)
+            if woken is not over:
+                chosen = f"{_describe(plan.next or plan.rest)}, {'awake too early' if woken else 'not awake'}"
+                raise self._difference(entry, f"{entry.step} asleep for as long as was fixed", chosen)
 
     def _output(self, entry: Output) -> None:
         self.script.may_end, self.script.output_raises = True, entry.raises
@@ -202,8 +282,8 @@ class CoreDriver:
 
     def _admit(self, entry: Entry, answer: admission.Admission) -> None:
         match answer:
-            case admission.Admitted(fact):
-                self._record([fact])
+            case admission.Admitted(fact, more):
+                self._record([fact, *more])
             case admission.Duplicate():
                 pass
             case admission.Taken() | admission.NotPermitted():
@@ -220,9 +300,11 @@ def _outcome(entry: Attempt, op: RunOp | UnwindOp, at_us: int) -> outcomes.Outco
     failure = Failure(op.step, "scripted", phase, op.attempt, at_us)
     match entry.result:
         case "ok":
-            return outcomes.Returned(b"null")
+            return outcomes.Returned(json.dumps(entry.arm).encode())
         case "fail":
             return outcomes.Declined(failure)
+        case "later":
+            return outcomes.Postponed(_LATER_US)
         case "error" | "crash":
             return outcomes.Raised(failure)
         case _ as unreachable:

@@ -23,8 +23,10 @@ def describe_end(ended: RunSucceeded | RunFailed) -> str:
         words = ["end success"]
         lists: tuple[tuple[str, tuple[str, ...]], ...] = (("in-doubt", ended.in_doubt),)
     else:
-        outcome = "canceled" if ended.failure.kind == "canceled" else "failure"
-        words = [f"end {outcome} at {ended.failure.step}"]
+        kind = ended.failure.kind
+        words = [f"end {kind if kind in ('canceled', 'abandoned') else 'failure'}"]
+        if ended.failure.step:  # a run that is given up between two steps has none
+            words.append(f"at {ended.failure.step}")
         lists = (
             ("in-doubt", ended.in_doubt),
             ("half-unwound", ended.half_unwound),

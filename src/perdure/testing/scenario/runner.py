@@ -15,7 +15,8 @@ from perdure.storage.memory import MemoryData, MemoryStore
 from perdure.testing.clock import VirtualSystem, run_virtual
 from perdure.testing.scenario.core import CoreDriver
 from perdure.testing.scenario.engine import EngineDriver
-from perdure.testing.scenario.model import Scenario, read_files
+from perdure.testing.scenario.model import Scenario
+from perdure.testing.scenario.parser import read_files
 from perdure.testing.scenario.report import Difference
 
 On: TypeAlias = Literal["core", "memory", "sqlite"]

@@ -1,0 +1,248 @@
+"""A scenario's run on a store: engines that come and go, and a run that rests or goes on as the script wants it.
+
+The run is kept at rest between lines by an operator's hold; a handler asks for it before it returns, so that the hold
+is durable with the outcome. Conditions and the output function answer by what the script says next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, suppress
+from typing import NoReturn, assert_never
+
+import msgspec
+
+from perdure.app import App
+from perdure.core.facts import Fact, Phase, SegmentAttemptStarted
+from perdure.define.invocation import Invocation
+from perdure.define.pipeline import Pipeline
+from perdure.define.signals import Fail
+from perdure.ports.clock import System
+from perdure.ports.store import Store
+from perdure.runtime.engine import Engine
+from perdure.runtime.info import RunInfo
+from perdure.testing.scenario.author import Author
+from perdure.testing.scenario.clock import MovedSystem
+from perdure.testing.scenario.model import Attempt, End, Entry, Output, Result, Scenario, ScriptStep, Skip, Sleep
+from perdure.testing.scenario.report import Difference
+
+NOT_YET = "the script is not there yet"
+FAR_US = 1_000_000_000
+_QUIET = frozenset({"held", "invalid", "corrupt", "succeeded", "failed", "canceled"})
+_GOES_ON = (Attempt, Output, Skip, Sleep, End)
+"""Before such a line the run need not be kept at rest."""
+
+
+class NotYet(Exception):  # a signal: nothing in the script asks for this
+    """A condition or the output function was asked before the script comes to it."""
+
+    def __init__(self) -> None:
+        super().__init__(NOT_YET)
+
+
+class _Arrival(msgspec.Struct):
+    """A handler was called and waits for what the script says."""
+
+    phase: Phase
+    step: str
+    attempt: int
+    verdict: asyncio.Future[tuple[Result, str | None, bool]]
+
+
+class Stage:
+    """The engines of one scenario and its run.
+
+    Args:
+        open_store: gives a store on the same data each time; every engine gets one of its own.
+        system: time and chance, None for the real ones.
+    """
+
+    def __init__(self, scenario: Scenario, open_store: Callable[[], Store], system: System | None = None) -> None:
+        self._scenario = scenario
+        self._open_store = open_store
+        self._system = MovedSystem(system)
+        self._author = Author(scenario, self)
+        self._base = 0
+        self._raising = False
+        self._arrival: _Arrival | None = None
+        self._arrived = asyncio.Event()
+        self._crashed = asyncio.Event()
+        self._stack = AsyncExitStack()
+        self._steps: tuple[ScriptStep, ...] = ()
+        self._pipeline: Pipeline[None, object, None] | None = None
+        self._engine: Engine | None = None
+        self._run_id = ""
+        self._held_at: int | None = None
+        """Claims of the run when the pipeline was held; None while it is not."""
+        self._slept = 0
+        """Sleeps that the script has shown so far."""
+        self._opened_us = 0
+        """When the last of them began."""
+
+    # --- rest and motion
+
+    @property
+    def _client(self) -> Engine:
+        if self._engine is None:
+            raise RuntimeError("no engine is open")
+        return self._engine
+
+    async def _rest(self) -> None:
+        """Keep the run from going on by itself."""
+        if self._held_at is not None:
+            return
+        info = await self._client.info(self._run_id)
+        if not info.ended:
+            await self._client.hold(self._run_id, actor="script")
+
+    async def _go(self) -> None:
+        """Let the run go on, unless it does already."""
+        if self._arrival is not None or self._held_at is not None:
+            return
+        info = await self._client.info(self._run_id)
+        if info.status in ("held", "invalid") and not (info.status == "invalid" and self._scripted_invalid(info)):
+            await self._client.retry(self._run_id, actor="script")
+
+    def _scripted_invalid(self, info: RunInfo) -> bool:
+        """The run is invalid because the script said so, and still says so."""
+        return NOT_YET not in info.reason and self._raising
+
+    async def _settle(self) -> RunInfo:
+        """Wait until a handler was called or the run rests."""
+        if self._held_at is not None:
+            return await self._quiet()
+        watching = self._client.watch(self._run_id)
+        arrived = asyncio.ensure_future(self._arrived.wait())
+        try:
+            while True:
+                changed = asyncio.ensure_future(_next(watching))
+                done, _ = await asyncio.wait({arrived, changed}, return_when=asyncio.FIRST_COMPLETED)
+                if changed in done:
+                    info = changed.result()
+                    if self._arrival is not None or self._rests(info):
+                        return info
+                else:
+                    changed.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await changed
+                    return await self._client.info(self._run_id)
+        finally:
+            arrived.cancel()
+
+    async def _quiet(self) -> RunInfo:
+        """Wait until the engine has nothing to do now, or a handler was called."""
+        arrived, idle = asyncio.ensure_future(self._arrived.wait()), asyncio.ensure_future(self._client.idle())
+        await asyncio.wait({arrived, idle}, return_when=asyncio.FIRST_COMPLETED)
+        arrived.cancel()
+        idle.cancel()
+        return await self._client.info(self._run_id)
+
+    def _rests(self, info: RunInfo) -> bool:
+        far = info.due_us is not None and info.due_us - self._system.now_us() > FAR_US // 2
+        return info.status in _QUIET or (info.status == "ready" and far)
+
+    def _goes_on(self, index: int) -> bool:
+        """The line after this one lets the run go on."""
+        entries = self._scenario.entries
+        return index + 1 < len(entries) and isinstance(entries[index + 1], _GOES_ON)
+
+    async def _facts(self) -> list[Fact]:
+        return [recorded.fact for recorded in await self._client.journal(self._run_id)]
+
+    async def _claims(self) -> int:
+        return sum(isinstance(fact, SegmentAttemptStarted) for fact in await self._facts())
+
+    def _take_arrival(self) -> None:
+        self._arrival = None
+        self._arrived.clear()
+
+    async def _difference(self, entry: Entry, expected: str) -> Difference:
+        if self._arrival is not None:
+            verb = "run" if self._arrival.phase == "forward" else "unwind"
+            return Difference(self._scenario, entry, expected, f"{verb} {self._arrival.step} #{self._arrival.attempt}")
+        info = await self._client.info(self._run_id)
+        reason = f" ({info.reason})" if info.reason else ""
+        return Difference(self._scenario, entry, expected, f"a run that is {info.status}{reason}")
+
+    # --- engines
+
+    async def _start(self) -> None:
+        steps = self._author.steps(self._steps)
+        self._pipeline = Pipeline(id="scenario", input=None, deps=object, steps=steps, output=self._output_function())
+        app = App(self._pipeline.bind(), build="scenario", store="memory://")
+        self._stack = AsyncExitStack()
+        self._engine = await self._stack.enter_async_context(app.engine(store=self._open_store(), system=self._system))
+
+    async def _stop(self) -> None:
+        await self._stack.aclose()
+        self._engine = None
+        self._take_arrival()
+
+    def _abort(self) -> None:
+        """Lose the process: nothing more is written."""
+        self._client.abort()
+        self._engine = None
+        self._take_arrival()
+
+    # --- what an author would have written
+
+    async def handle(self, phase: Phase, step: str, inv: Invocation[None, object]) -> str:
+        """See `Script.handle`."""
+        verdict: asyncio.Future[tuple[Result, str | None, bool]] = asyncio.get_running_loop().create_future()
+        self._arrival = _Arrival(phase, step, inv.attempt, verdict)
+        self._arrived.set()
+        result, arm, hold = await verdict
+        if hold:
+            await self._client.hold(self._run_id, actor="script")
+        match result:
+            case "ok" | "later":
+                return arm or result
+            case "error":
+                raise RuntimeError("scripted")
+            case "fail":
+                raise Fail("scripted")
+            case "crash":
+                self._crashed.set()
+                return await _for_ever()
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    def condition(self, step: str) -> bool:
+        """See `Script.condition`."""
+        skips, following = self._ahead()
+        if step in skips:
+            return False
+        if isinstance(following, (Attempt, Sleep)):
+            return True
+        raise NotYet
+
+    def _output_function(self) -> Callable[[Invocation[None, object]], None]:
+        def output(inv: Invocation[None, object]) -> None:
+            if self._raising:
+                raise RuntimeError("scripted")
+            _, following = self._ahead()
+            if not isinstance(following, Output):
+                raise NotYet
+            if following.raises:
+                raise RuntimeError("scripted")
+
+        return output
+
+    def _ahead(self) -> tuple[set[str], Entry | None]:
+        """The steps that the script skips next, and the entry after that."""
+        skips: set[str] = set()
+        for entry in self._scenario.entries[self._base :]:
+            if not isinstance(entry, Skip):
+                return skips, entry
+            skips.add(entry.step)
+        return skips, None
+
+
+async def _next(watching: AsyncIterator[RunInfo]) -> RunInfo:
+    return await anext(watching)
+
+
+async def _for_ever() -> NoReturn:
+    await asyncio.get_running_loop().create_future()
+    raise RuntimeError("a lost process went on")
