@@ -10,6 +10,7 @@ from perdure.define.output import nothing
 from perdure.define.pipeline import Bound, Pipeline
 from perdure.define.poll import poll
 from perdure.define.result import Canceled, Failed, Result, Succeeded
+from perdure.define.schedule import Schedule
 from perdure.define.signals import Fail, FailureDetail
 from perdure.define.sleep import Sleep
 from perdure.define.step import AnyStep, AsyncPoll, AsyncStep, Step, SyncPoll, SyncStep, optional, retired
@@ -47,9 +48,12 @@ from perdure.runtime.operations import (
     Selector,
 )
 from perdure.runtime.run import Run
+from perdure.runtime.scheduling import ScheduleInfo
 
 __all__ = [
     "App",
+    "Schedule",
+    "ScheduleInfo",
     "connect",
     "Client",
     "Run",

@@ -14,6 +14,7 @@ from perdure.core.retry import Retry
 from perdure.define.functions import name_of
 from perdure.define.names import name_problem
 from perdure.define.pipeline import AnyPipeline, Bound
+from perdure.define.schedule import AnySchedule, Schedule
 from perdure.errors import DefinitionError
 from perdure.ports.clock import System
 from perdure.ports.observer import Observer
@@ -47,6 +48,7 @@ class App:
         observers: told of lifecycle events.
         build: names this version of the code; invalid runs are asked again when it changes [D-2]. Default:
             `PERDURE_BUILD`, else a digest of the source files that define the handlers.
+        schedules: of pipelines that are bound here; every engine of the app submits what they ask for [R-14].
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class App:
         middleware: Sequence[Middleware] = (),
         observers: Sequence[Observer] = (),
         build: str | None = None,
+        schedules: Sequence[AnySchedule] = (),
     ) -> None:
         self.pipelines: dict[str, AnyPipeline] = {}
         self._bound: dict[str, Bound] = {}
@@ -87,6 +90,7 @@ class App:
         self._block_limit_s = _seconds("block_limit", block_limit)
         self._middleware = _functions("middleware", middleware)
         self._observers = _functions("observers", observers, plain=True)
+        self.schedules = _schedules(schedules, self.pipelines)
         self._build = _build_id("App(build=...)", build) if build not in (None, "") else None
 
     @property
@@ -168,6 +172,7 @@ class App:
             drain_timeout_s=self._drain_timeout_s
             if drain_timeout is None
             else _seconds("drain_timeout", drain_timeout, zero=True),
+            schedules=self.schedules,
         )
 
     @asynccontextmanager
@@ -201,6 +206,26 @@ async def _client(
 
 def _open(store: str | Store) -> Store:
     return open_store(store) if isinstance(store, str) else store
+
+
+def _schedules(given: Sequence[AnySchedule], pipelines: Mapping[str, AnyPipeline]) -> tuple[AnySchedule, ...]:
+    """The schedules given, each of a pipeline of this app, and no two of one id [R-14]."""
+    if not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # see App
+        raise DefinitionError(
+            f"App(schedules=...) must be a tuple of schedules, not {given!r}; a tuple of one ends in a comma"[:300]
+        )
+    found: dict[str, AnySchedule] = {}
+    for schedule in given:
+        if not isinstance(schedule, Schedule):  # pyright: ignore[reportUnnecessaryIsInstance]  # see App
+            raise DefinitionError(f"App(schedules=...) must hold schedules, not {schedule!r}"[:300])
+        if schedule.id in found:
+            raise DefinitionError(f"schedule {schedule.id!r} stands twice in this app")
+        bound = pipelines.get(schedule.pipeline.id)
+        if bound is not schedule.pipeline:
+            which = "not bound in this app" if bound is None else "another one than is bound in this app under that id"
+            raise DefinitionError(f"schedule {schedule.id!r}: pipeline {schedule.pipeline.id!r} is {which}")
+        found[schedule.id] = schedule
+    return tuple(found.values())
 
 
 def _at_least_one(name: str, value: int) -> int:

@@ -35,6 +35,7 @@ from perdure.ports.store import (
     PipelineHold,
     RunFilter,
     RunStatus,
+    ScheduleState,
     Snapshot,
     Store,
 )
@@ -265,6 +266,14 @@ class Agreement(RuleBasedStateMachine):
     @rule(pipeline=st.sampled_from(("payout", "refund")), at_us=TIMES)
     def releases_a_pipeline(self, pipeline: str, at_us: int) -> None:
         self.both(lambda store: store.release_pipeline(pipeline, "eve", "", at_us))
+
+    @rule(id=st.sampled_from(("daily", "hourly")), at_us=TIMES, known=st.sampled_from(("none", "real", "old")))
+    def moves_a_schedule(self, id: str, at_us: int, known: str) -> None:
+        new = ScheduleState(id, "payout", "every 60 s from 0 us", at_us, paused_us=at_us % 2)
+        states = {state.id: state for state in self.loop.run_until_complete(self.memory.schedules())}
+        seen = states.get(id) if known == "real" else None if known == "none" else new
+        self.both(lambda store: store.put_schedule(new, seen))
+        self.both(lambda store: store.schedules())
 
     @rule(generation=st.integers(1, 3), pipeline=st.sampled_from(("payout", "refund")))
     def deploys(self, generation: int, pipeline: str) -> None:

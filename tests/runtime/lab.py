@@ -22,6 +22,7 @@ from perdure.ports.store import (
     AppendResult,
     IndexState,
     LoadedRun,
+    ScheduleState,
 )
 from perdure.runtime.info import RunInfo
 from perdure.storage.memory import MemoryData, MemoryStore
@@ -162,6 +163,14 @@ class Failing(Watched):
     async def attention(self) -> Sequence[str]:
         self._maybe("attention")
         return await super().attention()
+
+    async def schedules(self) -> Sequence[ScheduleState]:
+        self._maybe("schedules")
+        return await super().schedules()
+
+    async def put_schedule(self, new: ScheduleState, known: ScheduleState | None, /) -> bool:
+        self._maybe("put_schedule", new)
+        return await super().put_schedule(new, known)
 
 
 class Gated(Watched):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Protocol, TypeVar, assert_type
 
@@ -24,6 +24,7 @@ from perdure import (
     Pipeline,
     Result,
     Retry,
+    Schedule,
     Sleep,
     Succeeded,
     UnwindInvocation,
@@ -551,3 +552,35 @@ async def results(fake: Inv, other: Invocation[OtherInput, Deps]) -> None:
         result.output.hold_id  # E
         number: int = result.output_as(str)  # E
         assert_type((transfer, number), tuple[Transfer, int])
+
+
+# --- schedules
+
+
+def day_of(tick: datetime) -> PayoutInput:
+    return PayoutInput(tick.isoformat())
+
+
+def other_of(tick: datetime) -> OtherInput:
+    return OtherInput(tick.isoformat())
+
+
+def of_text(tick: str) -> PayoutInput:
+    return PayoutInput(tick)
+
+
+async def soon(tick: datetime) -> PayoutInput:
+    return PayoutInput(tick.isoformat())
+
+
+Schedule("daily", payout, input=OtherInput("7"), cron="@daily")  # E
+Schedule("daily", payout, input="7", cron="@daily")  # E
+Schedule("daily", payout, input=other_of, cron="@daily")  # E
+Schedule("daily", payout, input=of_text, cron="@daily")  # E
+Schedule("daily", payout, input=soon, cron="@daily")  # E
+Schedule("daily", payout, cron="@daily")  # E
+Schedule("daily", reserve, input=day_of, cron="@daily")  # E
+Schedule("daily", payout, input=day_of, cron="@daily", missed="some")  # E
+Schedule("daily", payout, input=day_of, cron="@daily", on_busy="wait")  # E
+Schedule("daily", payout, input=day_of, cron="@daily", resource=day_of)  # E
+Schedule("daily", payout, input=day_of, every="1h")  # E

@@ -6,7 +6,7 @@ import functools
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Protocol, TypedDict, TypeVar, assert_type
 
@@ -25,6 +25,7 @@ from perdure import (
     Pipeline,
     Result,
     Retry,
+    Schedule,
     Sleep,
     Succeeded,
     SyncPoll,
@@ -508,3 +509,19 @@ def submit_all() -> Sequence[object]:
     assert_type(result, Result[Transfer])
     assert_type(submit(doubling, 3), Result[int])
     return [result]
+
+
+# --- schedules
+
+
+def day_of(tick: datetime) -> PayoutInput:
+    return PayoutInput(tick.date().isoformat(), 1)
+
+
+daily = Schedule("daily", payout, input=day_of, cron="0 3 * * *", tz="Europe/Berlin", resource=lambda tick: f"{tick}")
+assert_type(daily, Schedule[PayoutInput])
+assert_type(daily.input_at(0), PayoutInput)
+hourly = Schedule("hourly", payout, input=PayoutInput("7", 1), every=timedelta(hours=1), missed="all", on_busy="join")
+assert_type(hourly, Schedule[PayoutInput])
+of_lambda: Schedule[PayoutInput] = Schedule("other", payout, input=lambda tick: PayoutInput(f"{tick}", 1), every=60)
+schedules = (daily, hourly, Schedule("double", doubling, input=3, every=60))

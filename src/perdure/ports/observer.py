@@ -26,6 +26,8 @@ EventKind: TypeAlias = Literal[
     "stuck",
     "blocked",
     "store-trouble",
+    "tick-failed",
+    "tick-skipped",
 ]
 
 
@@ -36,6 +38,8 @@ class Event(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         kind: what. `late`: an attempt ended after it was resolved otherwise; its end is dropped. `overdue`: a run
             started more than a minute after it was due. `stuck`: an attempt has been running for a very long time.
             `blocked`: a handler keeps the event loop from running. `uncompensated`: a run ended and left effects.
+            `tick-failed`: what a schedule wants could not be submitted; it is tried again. `tick-skipped`: a tick, or
+            several that were missed, is passed over for good [R-14].
         run_id, pipeline, step, attempt: where it applies.
         at_us: microseconds since the epoch.
         detail: for people.

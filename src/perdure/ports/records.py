@@ -242,6 +242,29 @@ class PipelineHold(msgspec.Struct, frozen=True, gc=False):
     release_note: str = ""
 
 
+class ScheduleState(msgspec.Struct, frozen=True, gc=False):
+    """How far a schedule has got [R-14]. Kept when no app has the schedule any more.
+
+    Attributes:
+        timetable: when it ticks, in words; see `define.timetable.timetable_of`.
+        considered_us: ticks up to this time have been submitted, or passed over for good.
+        tick_us, run_id: the last tick that was submitted, and its run; 0 and empty before the first.
+        paused_us: since when an operator has it paused; 0 while it is not.
+        removed_us: since when no app that started has it; 0 while one has.
+    """
+
+    id: str
+    pipeline: str
+    timetable: str
+    considered_us: int
+    tick_us: int = 0
+    run_id: str = ""
+    paused_us: int = 0
+    paused_by: str = ""
+    note: str = ""
+    removed_us: int = 0
+
+
 class LedgerCount(msgspec.Struct, frozen=True, gc=False):
     """Live runs of a pipeline with one ledger [D-6].
 

@@ -40,6 +40,7 @@ from perdure.ports.records import (
     RunFilter,
     RunRow,
     RunStatus,
+    ScheduleState,
     SlotTaken,
     Snapshot,
     SubmissionKey,
@@ -67,6 +68,7 @@ __all__ = [
     "RunFilter",
     "RunRow",
     "RunStatus",
+    "ScheduleState",
     "SlotTaken",
     "Snapshot",
     "SubmissionKey",
@@ -217,6 +219,18 @@ class Store(Protocol):
 
     async def pipeline_holds(self, *, history: bool = False) -> Sequence[PipelineHold]:
         """The holds in force, oldest first; with `history` those that ended, too."""
+        ...
+
+    async def schedules(self) -> Sequence[ScheduleState]:
+        """How far every schedule has got that any app ever had here, by id [R-14]."""
+        ...
+
+    async def put_schedule(self, new: ScheduleState, known: ScheduleState | None, /) -> bool:
+        """Write a schedule's state if it is still `known`, None if it is not there; otherwise write nothing.
+
+        Returns:
+            Whether it was written. If not, somebody else was faster: read it and think again [R-14].
+        """
         ...
 
     async def count_ended(self, before_us: int, /) -> int:

@@ -39,6 +39,7 @@ from perdure.runtime.info import GcReport, RecordedFact, RunInfo, VerifyReport, 
 from perdure.runtime.loading import projected
 from perdure.runtime.results import result_of
 from perdure.runtime.run import Run
+from perdure.runtime.scheduling import Schedules
 from perdure.runtime.submitting import Submitter
 from perdure.runtime.waiters import Waiters
 
@@ -50,7 +51,7 @@ Deployments: TypeAlias = list[Deployment]
 Deploys: TypeAlias = list[Deploy]
 
 
-class Client(Submitter):
+class Client(Submitter, Schedules):
     """Everything one can do with runs but execute them. Made by `App.client`, `App.engine` or `connect`.
 
     All methods may raise `StoreUnavailable`: try again, nothing was lost.

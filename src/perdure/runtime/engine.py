@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 from perdure.core.commit import ENGINE_ACTOR, Plan
@@ -14,6 +15,7 @@ from perdure.core.operations import EndedOp
 from perdure.core.projection import Projection
 from perdure.core.retry import Retry
 from perdure.define.pipeline import AnyPipeline
+from perdure.define.schedule import AnySchedule
 from perdure.errors import ConflictError, NotFound, StoreUnavailable
 from perdure.ports.clock import System
 from perdure.ports.observer import Observer
@@ -27,6 +29,7 @@ from perdure.runtime.live import LiveRun
 from perdure.runtime.loading import projected
 from perdure.runtime.operations import AbandonRun, RunOperation
 from perdure.runtime.registry import deploy
+from perdure.runtime.schedules import Scheduler, tick_key
 from perdure.runtime.submission import submit_and_drive
 from perdure.runtime.verifying import rebuild
 from perdure.runtime.watchdog import Watchdog
@@ -65,6 +68,7 @@ class Engine(Client):
         middleware: Sequence[Middleware],
         observers: Sequence[Observer],
         drain_timeout_s: float,
+        schedules: Sequence[AnySchedule] = (),
     ) -> None:
         super().__init__(store, system, pipelines, payload_limit=options.payload_limit)
         loop = asyncio.get_running_loop()
@@ -72,6 +76,7 @@ class Engine(Client):
         self._host = Host(store, system, loop, worker, options, middleware, observers)
         self._waiters = self._host.waiters
         self._claimer = Claimer(self._host)
+        self._scheduler = Scheduler(self._host, schedules, self._submit_tick)
         self._host.on_released = self._claimer.place_freed
         self._host.on_deadline = self._on_deadline
         self._retry = retry
@@ -119,6 +124,7 @@ class Engine(Client):
         self._watchdog.start()
         await self._mend_waiting()
         self._claimer.start()
+        await self._scheduler.start()
         self._patrol = self._loop.call_later(PATROL_S, self._report_stuck)
 
     async def drain(self, timeout_s: float | None = None) -> None:
@@ -129,6 +135,7 @@ class Engine(Client):
         """
         host = self._host
         host.draining = True
+        await self._scheduler.stop()
         await self._claimer.stop(GRACE_S)
         if tasks := self._tasks():
             await asyncio.wait(tasks, timeout=self._drain_timeout_s if timeout_s is None else timeout_s)
@@ -164,6 +171,7 @@ class Engine(Client):
         self._stopped = True
         self._host.draining = self._host.stopped = True
         self._claimer.cancel()
+        self._scheduler.cancel()
         for live in list(self._host.live.values()):
             live.interrupt = "abort"
             if live.task is not None:
@@ -211,6 +219,22 @@ class Engine(Client):
         if line is None or waits or host.draining or claimer.backlog or claimer.free <= 0:
             return await super()._enter(pipeline, submitted)
         return await submit_and_drive(host, line, submitted, self._joined)
+
+    async def _submit_tick(self, schedule: AnySchedule, tick_us: int, window: timedelta) -> tuple[str, bool]:
+        """A schedule's tick is its key: whoever submits it again gets the same run [R-14]."""
+        run = await self.submit(
+            schedule.pipeline,
+            schedule.input_at(tick_us),
+            resource=schedule.resource_at(tick_us),
+            tenant=schedule.tenant,
+            deadline=schedule.deadline,
+            annotations=schedule.annotations_at(tick_us),
+            actor=f"schedule {schedule.id}",
+            on_busy=schedule.on_busy,
+            idempotency_key=tick_key(schedule.id, tick_us),
+            key_window=window,
+        )
+        return run.id, run.created
 
     def _entered(self, submitted: RunSubmitted) -> None:
         self._claimer.due_at(submitted.start_at_us)

@@ -26,6 +26,7 @@ from perdure.ports.store import (
     PipelineHold,
     RunFilter,
     RunRow,
+    ScheduleState,
     Snapshot,
     SubmissionKey,
     Trouble,
@@ -263,6 +264,18 @@ class MemoryStore:
     async def pipeline_holds(self, *, history: bool = False) -> Sequence[PipelineHold]:
         self._live()
         return [hold for hold in self.data.pipeline_holds if history or not hold.released_us]
+
+    async def schedules(self) -> Sequence[ScheduleState]:
+        self._live()
+        return [state for _, state in sorted(self.data.schedules.items())]
+
+    async def put_schedule(self, new: ScheduleState, known: ScheduleState | None, /) -> bool:
+        self._live()
+        if self.data.schedules.get(new.id) != known:
+            return False
+        self.data.schedules[new.id] = new
+        self._committed()
+        return True
 
     async def grant_slots(self, now_us: int, /) -> int:
         self._live()

@@ -24,6 +24,7 @@ from perdure.ports.store import (
     NewRun,
     PipelineHold,
     RunRow,
+    ScheduleState,
     SlotTaken,
     Snapshot,
     SubmissionKey,
@@ -82,6 +83,7 @@ class MemoryData:
     Attributes:
         owner: worker id of the engine that owns it, or None.
         pipeline_holds: those in force and those that ended.
+        schedules: by id.
         commits: number of groups committed, for tests that count.
     """
 
@@ -97,6 +99,7 @@ class MemoryData:
         self._deployments: list[Deployment] = []
         self._ledgers: dict[bytes, bytes] = {}
         self.pipeline_holds: list[PipelineHold] = []
+        self.schedules: dict[str, ScheduleState] = {}
         self._numbers = itertools.count(1)
         self._stores: list[MemoryStore] = []
 

@@ -136,6 +136,21 @@ SCHEMA = (
     ) STRICT
     """,
     "CREATE UNIQUE INDEX pipeline_held ON pipeline_hold (pipeline) WHERE released_us = 0",
+    # How far schedules have got, each a row [R-14].
+    """
+    CREATE TABLE schedule (
+        id TEXT PRIMARY KEY,
+        pipeline TEXT NOT NULL,
+        timetable TEXT NOT NULL,
+        considered_us INTEGER NOT NULL,
+        tick_us INTEGER NOT NULL,
+        run_id TEXT NOT NULL,
+        paused_us INTEGER NOT NULL,
+        paused_by TEXT NOT NULL,
+        note TEXT NOT NULL,
+        removed_us INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID
+    """,
     # For people with a SQL prompt.
     """
     CREATE VIEW facts AS

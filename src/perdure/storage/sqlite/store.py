@@ -23,12 +23,13 @@ from perdure.ports.store import (
     PipelineHold,
     RunFilter,
     RunRow,
+    ScheduleState,
     Snapshot,
     SubmissionKey,
     Trouble,
     WaitingRuns,
 )
-from perdure.storage.sqlite import holds, keys, queries, slots
+from perdure.storage.sqlite import holds, keys, queries, schedules, slots
 from perdure.storage.sqlite.busy import PATIENCE_S
 from perdure.storage.sqlite.group import PutSnapshot, SetIndex
 from perdure.storage.sqlite.mail import Mailbox
@@ -287,6 +288,12 @@ class SqliteStore:
 
     async def pipeline_holds(self, *, history: bool = False) -> Sequence[PipelineHold]:
         return await self._read(lambda con: holds.holds(con, history))
+
+    async def schedules(self) -> Sequence[ScheduleState]:
+        return await self._read(schedules.states)
+
+    async def put_schedule(self, new: ScheduleState, known: ScheduleState | None, /) -> bool:
+        return await self._write(lambda con: schedules.put(con, new, known))
 
     async def grant_slots(self, now_us: int, /) -> int:
         return await self._write(lambda con: slots.grant_slots(con, now_us))

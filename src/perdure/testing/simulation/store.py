@@ -25,6 +25,7 @@ from perdure.ports.store import (
     PipelineHold,
     RunFilter,
     RunRow,
+    ScheduleState,
     Snapshot,
     Store,
     SubmissionKey,
@@ -289,6 +290,14 @@ class FaultyStore:
     async def pipeline_holds(self, *, history: bool = False) -> Sequence[PipelineHold]:
         await self._read()
         return await self._inner.pipeline_holds(history=history)
+
+    async def schedules(self) -> Sequence[ScheduleState]:
+        await self._read()
+        return await self._inner.schedules()
+
+    async def put_schedule(self, new: ScheduleState, known: ScheduleState | None, /) -> bool:
+        await self._read()
+        return await self._inner.put_schedule(new, known)
 
     async def grant_slots(self, now_us: int, /) -> int:
         await self._read()
