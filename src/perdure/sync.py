@@ -83,7 +83,7 @@ class SyncClient:
         deadline: datetime | timedelta | None = None,
         annotations: Mapping[str, str] | None = None,
         actor: str = "",
-        on_busy: OnBusy = "join",
+        on_busy: OnBusy | None = None,
         idempotency_key: str | None = None,
         key_window: Duration | None = None,
         priority: int | None = None,

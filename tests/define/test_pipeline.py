@@ -162,7 +162,7 @@ async def async_resource(value: PayoutInput) -> str:
         ({"resource": "invoice_id"}, "resource: expected a function"),
         ({"resource": async_resource}, "resource: async_resource is async"),
         ({"priority": 10}, "priority must be a whole number from -9 to 9, not 10"),
-        ({"slot": "twice"}, "slot must be 'live', 'once' or 'none', not 'twice'"),
+        ({"slot": "twice"}, "slot must be 'live', 'serial', 'once' or 'none', not 'twice'"),
         ({"deadline": 0}, "deadline must not be zero"),
         ({"deadline": float("nan")}, "must be finite"),
         ({"timeout": -1}, "timeout must not be negative"),

@@ -357,6 +357,8 @@ subscripted = Pipeline[PayoutInput, Deps, Transfer](
     deps=Deps,
     steps=[maybe, none_async, reserve, conditional, send],
     output=transfer_of,
+    slot="serial",
+    priority=-3,
 )
 
 inferred = Pipeline(

@@ -16,7 +16,7 @@ FailureKind: TypeAlias = Literal["system", "user", "canceled", "abandoned"]
 RetryCause: TypeAlias = Literal["error", "timeout", "lost", "interrupted", "later"]
 Resolution: TypeAlias = Literal["value", "skip", "fail"]
 Outcome: TypeAlias = Literal["success", "failure"]
-SlotMode: TypeAlias = Literal["live", "once", "none"]
+SlotMode: TypeAlias = Literal["live", "serial", "once", "none"]
 WaitMode: TypeAlias = Literal["", "queue", "replace"]
 
 PRIORITIES = range(-9, 10)

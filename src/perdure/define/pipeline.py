@@ -78,7 +78,8 @@ class Pipeline(Generic[In, D_contra, Out_co]):
             output: a pure function of input and states; `nothing` for a pipeline without output [M-13].
             failure_output: a pure function that makes something of a failed run [M-13].
             resource: what a run is about, such as an invoice number.
-            slot: `live`: one unfinished run for each resource; `once`: one run for ever; `none`: no limit.
+            slot: `live`: one unfinished run for each resource; `serial`: the same, and submissions queue up [R-5];
+                `once`: one run for ever; `none`: no limit.
             deadline: seconds or `timedelta` after submission.
             retry: see attribute.
             timeout: see attribute.
@@ -104,8 +105,8 @@ class Pipeline(Generic[In, D_contra, Out_co]):
         if resource is not None:
             check_pure(f"{where}: resource", resource, named=False)
         self.resource: Callable[[In], str] | None = resource
-        if slot not in ("live", "once", "none"):
-            raise DefinitionError(f"{where}: slot must be 'live', 'once' or 'none', not {slot!r}")
+        if slot not in ("live", "serial", "once", "none"):
+            raise DefinitionError(f"{where}: slot must be 'live', 'serial', 'once' or 'none', not {slot!r}")
         self.slot: SlotMode = slot
         self.deadline_s = check_duration(where, "deadline", deadline)
         if retry is not None and not isinstance(retry, Retry):  # pyright: ignore[reportUnnecessaryIsInstance]  # see step.py

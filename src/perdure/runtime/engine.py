@@ -31,6 +31,7 @@ from perdure.runtime.operations import AbandonRun, RunOperation
 from perdure.runtime.registry import deploy
 from perdure.runtime.schedules import Scheduler, tick_key
 from perdure.runtime.submission import submit_and_drive
+from perdure.runtime.submitting import OnBusy
 from perdure.runtime.verifying import rebuild
 from perdure.runtime.watchdog import Watchdog
 
@@ -211,14 +212,16 @@ class Engine(Client):
 
     # --- submit
 
-    async def _enter(self, pipeline: AnyPipeline, submitted: RunSubmitted) -> tuple[str, bool]:
+    async def _enter(self, pipeline: AnyPipeline, submitted: RunSubmitted, on_busy: OnBusy) -> tuple[str, bool]:
         """With a free place the submission carries claim and first reservation in one append [J-12]."""
         host, claimer = self._host, self._claimer
         line = host.lines.get(pipeline.id)
         waits = submitted.start_at_us > self._system.now_us() or pipeline.id in host.held
         if line is None or waits or host.draining or claimer.backlog or claimer.free <= 0:
-            return await super()._enter(pipeline, submitted)
-        return await submit_and_drive(host, line, submitted, self._joined)
+            return await super()._enter(pipeline, submitted, on_busy)
+        return await submit_and_drive(
+            host, line, submitted, lambda refused, result: self._answered(refused, result, on_busy, None)
+        )
 
     async def _submit_tick(self, schedule: AnySchedule, tick_us: int, window: timedelta) -> tuple[str, bool]:
         """A schedule's tick is its key: whoever submits it again gets the same run [R-14]."""

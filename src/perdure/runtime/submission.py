@@ -12,7 +12,7 @@ from perdure.core.operations import RunOp, UnwindOp
 from perdure.core.projection import Projection
 from perdure.errors import PerdureError, StoreUnavailable
 from perdure.ports.store import AppendResult, Committed
-from perdure.runtime.appending import seal
+from perdure.runtime.appending import SlotFreed, seal
 from perdure.runtime.driver import drive, emit_facts, rest_state
 from perdure.runtime.guarding import guarded
 from perdure.runtime.host import Host
@@ -20,11 +20,11 @@ from perdure.runtime.indexing import new_run, running_state
 from perdure.runtime.line import Line
 from perdure.runtime.live import LiveRun
 
-Joined: TypeAlias = Callable[[RunSubmitted, AppendResult], Awaitable[str]]
-"""Gives the run that a refused submission joins, or raises."""
+Answered: TypeAlias = Callable[[RunSubmitted, AppendResult], Awaitable[tuple[str, bool]]]
+"""Gives the run that a refused submission joins, or that waits for its slot, and whether it is new; or raises."""
 
 
-async def submit_and_drive(host: Host, line: Line, submitted: RunSubmitted, joined: Joined) -> tuple[str, bool]:
+async def submit_and_drive(host: Host, line: Line, submitted: RunSubmitted, answered: Answered) -> tuple[str, bool]:
     """Submit a run and go on executing it in a task of the engine's; cancelling the caller stops neither [J-14].
 
     Returns:
@@ -33,27 +33,27 @@ async def submit_and_drive(host: Host, line: Line, submitted: RunSubmitted, join
     accepted: asyncio.Future[tuple[str, bool]] = host.loop.create_future()
     live = LiveRun(host, line, Projection(submitted.run_id), submitted)
     host.adopt(live)
-    work = guarded(host, live, lambda: _work(host, live, accepted, joined))
+    work = guarded(host, live, lambda: _work(host, live, accepted, answered))
     live.task = host.loop.create_task(work, context=host.context.copy())
     return await accepted
 
 
-async def _work(host: Host, live: LiveRun, accepted: asyncio.Future[tuple[str, bool]], joined: Joined) -> None:
+async def _work(host: Host, live: LiveRun, accepted: asyncio.Future[tuple[str, bool]], answered: Answered) -> None:
     try:
-        op, run_id = await _submit(host, live, joined)
+        op, answer = await _submit(host, live, answered)
     except BaseException as error:
         if not accepted.done():
             told = error if isinstance(error, Exception) else StoreUnavailable("the engine stopped")
             accepted.set_exception(told)
-        if isinstance(error, PerdureError):
+        if isinstance(error, (PerdureError, SlotFreed)):  # the caller's to hear, or to submit again
             return
         raise
     if not accepted.done():
-        accepted.set_result((run_id, run_id == live.submitted.run_id))
+        accepted.set_result(answer)
     await drive(host, live, op)
 
 
-async def _submit(host: Host, live: LiveRun, joined: Joined) -> tuple[RunOp | UnwindOp | None, str]:
+async def _submit(host: Host, live: LiveRun, answered: Answered) -> tuple[RunOp | UnwindOp | None, tuple[str, bool]]:
     p, line, submitted = live.p, live.line, live.submitted
     now_us = host.system.now_us()
     claim = SegmentAttemptStarted(1, host.worker, line.generation, host.options.build)
@@ -65,7 +65,7 @@ async def _submit(host: Host, live: LiveRun, joined: Joined) -> tuple[RunOp | Un
     if not isinstance(result, Committed):
         host.judged.pop(p.run_id, None)
         host.release(live, None)
-        return None, await joined(submitted, result)
+        return None, await answered(submitted, result)
     p.locator = result.locator
     live.token = p.token
     if host.observers:
@@ -74,4 +74,4 @@ async def _submit(host: Host, live: LiveRun, joined: Joined) -> tuple[RunOp | Un
     if plan.rest is not None:
         host.release(live, append.index.due_us)
         host.waiters.wake(p.run_id, p if p.ended is not None else None)
-    return plan.next, submitted.run_id
+    return plan.next, (submitted.run_id, True)

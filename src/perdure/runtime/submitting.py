@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -53,14 +54,15 @@ class Submitter(Operator, ABC):
         deadline: datetime | timedelta | None = None,
         annotations: Mapping[str, str] | None = None,
         actor: str = "",
-        on_busy: OnBusy = "join",
+        on_busy: OnBusy | None = None,
         idempotency_key: str | None = None,
         key_window: Duration | None = None,
         priority: int | None = None,
     ) -> Run[Out_co]:
         """Submit a run; when this returns it is durable and will be executed.
 
-        A live run of the same resource and equal input is returned instead, with `created=False` [R-5].
+        A live run of the same resource and equal input is returned instead, with `created=False`; a pipeline with
+        `slot="serial"` makes every submission a run of its own, which starts when its turn comes [R-5].
 
         Args:
             resource: what the run is about; by default what the pipeline derives from the input, else the run id.
@@ -72,6 +74,7 @@ class Submitter(Operator, ABC):
             on_busy: if a live run has the slot: `join` it if its input is equal; `reject` the submission, also then;
                 `queue`: be a run that starts when its turn comes, first come, first served; `replace`: the same, and
                 cancel whoever has the slot or waits for it, so that it starts when they have ended and unwound.
+                Default: `queue` where the pipeline has `slot="serial"`, else `join`.
             idempotency_key: say so if this may be sent again: with equal input it gives the same run, also after that
                 has ended. Counts within the tenant and the pipeline.
             key_window: how long; default: a day.
@@ -84,17 +87,17 @@ class Submitter(Operator, ABC):
             ScheduleConflict: a run occupies the slot, of other input if it may be joined; names it.
             KeyTaken: the key was used with other input.
         """
-        _check_policy(pipeline, on_busy)
+        policy = _policy(pipeline, on_busy)
         window_us = _window_us(idempotency_key, key_window)
         options = SubmitOptions(resource, tenant, delay, start_at, deadline, annotations, actor, priority)
         submitted = submission(pipeline, input, options, self._system, self._payload_limit)
         while True:
             try:
-                if on_busy == "join" and idempotency_key is None:
-                    run_id, created = await self._enter(pipeline, submitted)
+                if idempotency_key is None:
+                    run_id, created = await self._enter(pipeline, submitted, policy)
                 else:
                     key = self._key(submitted, idempotency_key, window_us)
-                    run_id, created = await self._enter_by(submitted, on_busy, key)
+                    run_id, created = await self._enter_by(submitted, policy, key)
             except SlotFreed:
                 continue
             return self._handle(run_id, pipeline, created=created)
@@ -110,13 +113,14 @@ class Submitter(Operator, ABC):
         deadline: datetime | timedelta | None = None,
         annotations: Mapping[str, str] | None = None,
         actor: str = "",
-        on_busy: Literal["join", "reject"] = "join",
+        on_busy: Literal["join", "reject"] | None = None,
         priority: int | None = None,
     ) -> list[Run[Out_co] | ScheduleConflict]:
         """Submit a run for every input, in few transactions; when this returns all are durable.
 
         It is no transaction over all of them: every input fares as if it were submitted alone, in this order. All are
-        checked first, and kept in memory until then; give some thousands at a time.
+        checked first, and kept in memory until then; give some thousands at a time. For a pipeline with `slot="serial"`
+        the runs of one resource have their turns in this order [R-5].
 
         Returns:
             For each input its run, or why there is none: a refused submission hurts no other.
@@ -126,16 +130,21 @@ class Submitter(Operator, ABC):
                 written.
             InvalidArgument: another argument is out of range. Nothing was written.
         """
-        if on_busy not in ("join", "reject"):
+        if on_busy not in ("join", "reject", None):
             raise InvalidArgument(f"on_busy of many must be join or reject, not {on_busy!r}")
+        policy = _policy(pipeline, on_busy)
         options = SubmitOptions(None, tenant, delay, start_at, deadline, annotations, actor, priority)
         found: list[Run[Out_co] | ScheduleConflict] = []
         sent: list[tuple[RunSubmitted, asyncio.Future[AppendResult]]] = []
         checked = await self._checked(pipeline, inputs, options)
+        if policy == "queue":
+            checked = _in_line(checked)
         for first in range(0, len(checked), SLICE):
             part = checked[first : first + SLICE]
             sent += [(submitted, self._store.append(self._first_append(submitted, None))) for submitted in part]
             sent[-1][1].add_done_callback(lambda _: self._entered_many())  # whatever becomes of the caller [R-16]
+            if any(submitted.waits for submitted in part):
+                sent[-1][1].add_done_callback(lambda _: self._on_waiting())
             await asyncio.sleep(0)
         if sent:
             await asyncio.wait([future for _, future in sent])
@@ -143,7 +152,7 @@ class Submitter(Operator, ABC):
             if type(future.result()) is Committed:
                 found.append(self._handle(submitted.run_id, pipeline, created=True))
             else:
-                found.append(await self._refused(pipeline, submitted, future.result(), on_busy))
+                found.append(await self._refused(pipeline, submitted, future.result(), policy))
         return found
 
     async def _checked(
@@ -174,9 +183,9 @@ class Submitter(Operator, ABC):
 
     # --- entering
 
-    async def _enter(self, pipeline: AnyPipeline, submitted: RunSubmitted) -> tuple[str, bool]:
-        """Append the submission, or join; the run's id, and whether it is new."""
-        return await self._enter_by(submitted, "join", None)
+    async def _enter(self, pipeline: AnyPipeline, submitted: RunSubmitted, on_busy: OnBusy) -> tuple[str, bool]:
+        """Append the submission, or do what the policy says; the run's id, and whether it is new."""
+        return await self._enter_by(submitted, on_busy, None)
 
     async def _enter_by(self, submitted: RunSubmitted, on_busy: OnBusy, key: SubmissionKey | None) -> tuple[str, bool]:
         result = await append_and_tell(self._store, self._first_append(submitted, key), self._notify)
@@ -313,14 +322,28 @@ class Submitter(Operator, ABC):
         """A run waits for its slot."""
 
 
-def _check_policy(pipeline: AnyPipeline, on_busy: OnBusy) -> None:
+def _policy(pipeline: AnyPipeline, on_busy: OnBusy | None) -> OnBusy:
+    """What a submission does on a busy slot; a serial one queues unless it says otherwise [R-5]."""
     if not isinstance(pipeline, Pipeline):  # pyright: ignore[reportUnnecessaryIsInstance]  # what untyped code passes
         what = ascii(pipeline)[:80]
         raise InvalidArgument(f"submit takes a Pipeline, whose types say how the input is stored, not {what}")
+    if on_busy is None:
+        return "queue" if pipeline.slot == "serial" else "join"
     if on_busy not in get_args(OnBusy):
         raise InvalidArgument(f"on_busy must be one of {', '.join(get_args(OnBusy))}, not {on_busy!r}")
     if pipeline.slot == "once" and on_busy in ("queue", "replace"):
         raise InvalidArgument(f"on_busy={on_busy!r} would wait for ever: pipeline {pipeline.id!r} has slot='once'")
+    return on_busy
+
+
+def _in_line(submissions: list[RunSubmitted]) -> list[RunSubmitted]:
+    """Those with a resource in common wait for the slot from the start, so that none can be overtaken by the next one
+    while it learns that the slot was taken; a free slot they get at once [R-5]."""
+    of_resource = Counter(submitted.resource for submitted in submissions)
+    return [
+        replace(submitted, waits="queue") if of_resource[submitted.resource] > 1 else submitted
+        for submitted in submissions
+    ]
 
 
 def _window_us(key: str | None, window: Duration | None) -> int:

@@ -51,7 +51,10 @@ AboutOption: TypeAlias = Annotated[
     str | None, typer.Option("--resource", metavar="NAME", help="What the run is about.")
 ]
 ForOption: TypeAlias = Annotated[str, typer.Option("--tenant", metavar="NAME", help="For whom it runs.")]
-OnBusyOption: TypeAlias = Annotated[OnBusy, typer.Option("--on-busy", help="If a live run has the slot.")]
+OnBusyOption: TypeAlias = Annotated[
+    OnBusy | None,
+    typer.Option("--on-busy", help="If a live run has the slot; default: queue where the slot is serial, else join."),
+]
 KeyOption: TypeAlias = Annotated[
     str | None, typer.Option("--key", metavar="KEY", help="Submit once under this key, however often asked.")
 ]
@@ -82,7 +85,7 @@ def submit(
     input: InputArgument = None,
     resource: AboutOption = None,
     tenant: ForOption = "default",
-    on_busy: OnBusyOption = OnBusy.JOIN,
+    on_busy: OnBusyOption = None,
     key: KeyOption = None,
     key_window: KeyWindowOption = None,
     many: ManyOption = None,
@@ -101,7 +104,8 @@ def submit(
     """Submit a run, or many.
 
     If a live run has the slot of the resource: `join` it, which asks for an equal input; `reject` the submission;
-    `queue`, to start when its turn comes; `replace` it: it is canceled, and the new run starts when it has ended.
+    `queue`, to start when its turn comes; `replace` it: it is canceled, and the new run starts when it has ended. A
+    pipeline with slot="serial" queues by itself.
 
     With --many all lines are checked before the first is submitted; then each fares as if it were submitted alone.
 
@@ -116,7 +120,7 @@ def submit(
     options |= {
         "tenant": tenant,
         "annotations": parse_annotations(annotation or ()),
-        "on_busy": on_busy.value,
+        "on_busy": None if on_busy is None else on_busy.value,
         "actor": who(actor),
         "priority": priority,
     }
@@ -159,10 +163,10 @@ def _duration(text: str | None, name: str) -> timedelta | None:
     return None if text is None else timedelta(microseconds=parse_duration_us(text, name))
 
 
-def _refuse_with_many(given: Sequence[str], on_busy: OnBusy) -> None:
+def _refuse_with_many(given: Sequence[str], on_busy: OnBusy | None) -> None:
     if given:
         refuse(f"--many and {given[0]} exclude each other")
-    if on_busy not in (OnBusy.JOIN, OnBusy.REJECT):
+    if on_busy in (OnBusy.QUEUE, OnBusy.REPLACE):
         refuse(f"--many and --on-busy {on_busy.value} exclude each other", "submit these one by one")
 
 

@@ -81,6 +81,21 @@ async def who_waits_for_a_free_slot_gets_it_at_once(lab: Lab) -> None:
 
 
 @check
+async def a_slot_is_waited_for_in_the_order_of_one_group(lab: Lab) -> None:
+    """Of many that are submitted together the first gets the free slot, and each the turn of its place [R-5]."""
+    store = await lab.engine()
+    drafts = [Draft(f"run-{n:02}", slot=SLOT, input=str(n)) for n in reversed(range(40))]
+    for draft in drafts:
+        draft.new = replace(draft.new, waits="queue")
+    appends = [draft.submit(WAITS) for draft in drafts]
+    for draft, append, answer in zip(drafts, appends, [store.append(append) for append in appends], strict=True):
+        draft.accept(append, await answer)
+    for n, draft in enumerate(drafts):
+        expect(list(await store.due(T0 + 100, 5)), [draft.run_id], f"who is due after {n}")
+        await put(store, draft, draft.next(index=ENDED, at_us=T0 + n))
+
+
+@check
 async def who_ends_while_waiting_passes_nothing_on(lab: Lab) -> None:
     """A canceled run leaves the queue; the slot stays where it is [R-5, M-1]."""
     store = await lab.engine()
