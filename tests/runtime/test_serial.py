@@ -16,6 +16,10 @@ from perdure.testing.clock import VirtualSystem
 from tests.runtime.lab import Gate, Inv, Line, World, app, facts, line, virtually
 
 
+def letter(text: str) -> str:
+    return text[0]
+
+
 class Queue:
     """A serial pipeline that notes who starts, and how many are inside at once."""
 
@@ -32,7 +36,7 @@ class Queue:
             await self.gate()
             self.inside -= 1
 
-        self.pipeline: Line = line(work, **{"slot": "serial", "resource": lambda text: text[0], **options})
+        self.pipeline: Line = line(work, **{"slot": "serial", "resource": letter, **options})
 
 
 @virtually
