@@ -36,7 +36,8 @@ class Queue:
             await self.gate()
             self.inside -= 1
 
-        self.pipeline: Line = line(work, **{"slot": "serial", "resource": letter, **options})
+        options = {"slot": "serial", "resource": letter, **options}
+        self.pipeline: Line = line(work, **options)
 
 
 @virtually

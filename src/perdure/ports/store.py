@@ -18,8 +18,9 @@ Contract of every driver, proved by the public conformance suite:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Protocol, TypeAlias
 
 from perdure.ports.records import (
     TERMINAL,
@@ -270,29 +271,28 @@ class Store(Protocol):
         ...
 
 
-class DueRun(NamedTuple):
-    """A run that is due, for `share`. `n` orders runs that are due since the same time."""
+DueRun: TypeAlias = tuple[int, int, str]
+"""A run that is due, for `share`: since when; the store's number of it, which orders those of one time; its id."""
 
-    run_id: str
-    priority: int
-    due_us: int
-    n: int
+Levels: TypeAlias = Sequence[Sequence[DueRun]]
+"""Runs of a class that are due: by priority, the highest first, and in each those due longest first."""
 
 
-def share(begun: Iterable[DueRun], new: Iterable[DueRun], limit: int, turn: int) -> list[str]:
-    """Who gets the places `turn`, `turn + 1`, ... of `Store.due`.
+def share(begun: Levels, new: Levels, limit: int, turn: int) -> list[str]:
+    """Who gets the places `turn`, `turn + 1`, ... of `Store.due` [R-1].
 
     Args:
-        begun, new: of every priority those due longest, `limit` of them if there are so many.
+        begun, new: of every priority `limit` runs, if there are so many.
     """
     lines = (_Line(begun), _Line(new))
     chosen: list[str] = []
     for place in range(turn, turn + limit):
-        first = lines[place % 4 == 3]
-        line = first if first.left else lines[place % 4 != 3]
+        line = lines[place % 4 == 3]
         if not line.left:
-            break
-        chosen.append(line.take(oldest=place % 16 >= 12))
+            line = lines[place % 4 != 3]
+            if not line.left:
+                break
+        chosen.append(line.take(place))
     return chosen
 
 
@@ -303,26 +303,18 @@ class _Line:
         left: how many nobody took.
     """
 
-    def __init__(self, runs: Iterable[DueRun]) -> None:
-        oldest = sorted(runs, key=_due_since)
-        self.left = len(oldest)
+    def __init__(self, levels: Levels) -> None:
+        self.left = sum(map(len, levels))
+        self._by_priority = chain.from_iterable(levels)
+        self._by_age = iter(sorted(chain.from_iterable(levels))) if len(levels) > 1 else None
         self._taken: set[str] = set()
-        self._by_age = iter(oldest)
-        self._by_priority = iter(sorted(oldest, key=_rank))
 
-    def take(self, *, oldest: bool) -> str:
-        """The next in one of the orders; there has to be one."""
-        run_id = next(
-            run.run_id for run in (self._by_age if oldest else self._by_priority) if run.run_id not in self._taken
-        )
-        self._taken.add(run_id)
+    def take(self, place: int) -> str:
+        """The next in the order that counts for a place; there has to be one."""
         self.left -= 1
+        if self._by_age is None:
+            return next(self._by_priority)[2]
+        oldest = place % 16 >= 12
+        run_id = next(run[2] for run in (self._by_age if oldest else self._by_priority) if run[2] not in self._taken)
+        self._taken.add(run_id)
         return run_id
-
-
-def _due_since(run: DueRun) -> tuple[int, int]:
-    return run.due_us, run.n
-
-
-def _rank(run: DueRun) -> int:
-    return -run.priority

@@ -167,13 +167,13 @@ class MemoryStore:
     async def due(self, now_us: int, limit: int, turn: int = 0, /) -> Sequence[str]:
         self._live()
         found = [(self.data.at(locator), due_us) for due_us, locator in self.data.due() if due_us <= now_us]
-        begun: list[DueRun] = []
-        new: list[DueRun] = []
+        begun: dict[int, list[DueRun]] = {}
+        new: dict[int, list[DueRun]] = {}
         for run, due_us in found:
             if run is not None and run.state is not None:
-                line = begun if run.state.token else new
-                line.append(DueRun(run.run_id, run.state.priority, due_us, run.locator))
-        return share(begun, new, limit, turn)
+                levels = begun if run.state.token else new
+                levels.setdefault(-run.state.priority, []).append((due_us, run.locator, run.run_id))
+        return share([begun[key] for key in sorted(begun)], [new[key] for key in sorted(new)], limit, turn)
 
     async def next_due_us(self) -> int | None:
         self._live()

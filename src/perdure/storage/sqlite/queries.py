@@ -9,7 +9,6 @@ from pathlib import Path
 
 from perdure.ports.store import (
     Deployment,
-    DueRun,
     IndexState,
     JournalRow,
     LedgerCount,
@@ -83,8 +82,14 @@ LEVELS = tuple(
     for line in LINES
 )
 """The priorities that runs of a line have, each found by one step into its index."""
-DUE = tuple(f"SELECT id, priority, due_us, n FROM run WHERE {line} AND priority = ?" for line in LINES)
-NEXT_DUE = tuple(f"SELECT due_us FROM run WHERE {line} AND priority = ?" for line in LINES)
+DUE = tuple(f"SELECT due_us, n, id FROM run WHERE {line} AND priority = ?" for line in LINES)
+NEXT_DUE = tuple(
+    levels.replace(
+        "SELECT p FROM level",
+        f"SELECT min((SELECT due_us FROM run WHERE {line} AND priority = p ORDER BY due_us LIMIT 1)) FROM level",
+    )
+    for line, levels in zip(LINES, LEVELS, strict=True)
+)
 
 
 def due(con: sqlite3.Connection, now_us: int, limit: int, turn: int) -> list[str]:
@@ -92,11 +97,10 @@ def due(con: sqlite3.Connection, now_us: int, limit: int, turn: int) -> list[str
     free, held = unless_held(con)
     begun, new = (
         [
-            DueRun(*row)
-            for (level,) in con.execute(levels).fetchall()
-            for row in con.execute(
+            con.execute(
                 f"{runs}{free} AND due_us <= ? ORDER BY due_us, n LIMIT ?", (level, *held, now_us, limit)
-            )
+            ).fetchall()
+            for (level,) in con.execute(levels).fetchall()
         ]
         for levels, runs in zip(LEVELS, DUE, strict=True)
     )
@@ -106,12 +110,8 @@ def due(con: sqlite3.Connection, now_us: int, limit: int, turn: int) -> list[str
 def next_due_us(con: sqlite3.Connection) -> int | None:
     """The earliest due time."""
     free, held = unless_held(con)
-    found = [
-        one(con, f"{runs}{free} ORDER BY due_us LIMIT 1", (level, *held))
-        for levels, runs in zip(LEVELS, NEXT_DUE, strict=True)
-        for (level,) in con.execute(levels).fetchall()
-    ]
-    return min((int(row[0]) for row in found if row is not None), default=None)
+    found = [one(con, sql.replace(" ORDER BY", f"{free} ORDER BY"), held) for sql in NEXT_DUE]
+    return min((int(row[0]) for row in found if row is not None and row[0] is not None), default=None)
 
 
 def attention(con: sqlite3.Connection) -> list[str]:
