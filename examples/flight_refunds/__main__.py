@@ -19,6 +19,7 @@ from examples.flight_refunds.children import ChildDied
 from examples.flight_refunds.demo import RunsStuck, demo
 from examples.flight_refunds.flights import airline_names
 from examples.flight_refunds.progress import LiveView, PlainView, SilentView, View
+from examples.flight_refunds.rollout import CheckRefused
 from examples.flight_refunds.settings import Settings
 from examples.flight_refunds.summary import Summary
 from perdure import PerdureError
@@ -33,8 +34,9 @@ EXIT_FAILED = 3
 EXIT_INTERRUPTED = 130
 
 EPILOG = f"""
-exit codes: {EXIT_UNSOUND} a refund was paid twice or lost, {EXIT_USAGE} wrong use, {EXIT_FAILED} the demo could not
-finish, {EXIT_INTERRUPTED} interrupted. To start over, add --fresh or delete the directory.
+exit codes: {EXIT_UNSOUND} a refund was paid twice or lost, or an edit did what it should not, {EXIT_USAGE} wrong use,
+{EXIT_FAILED} the demo could not finish, {EXIT_INTERRUPTED} interrupted.
+To start over, add --fresh or delete the directory.
 """
 
 
@@ -46,13 +48,14 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.flight_refunds",
-        description="Refunds for a month of real flights, with a worker that is killed half-way.",
+        description="Refunds for a month of real flights, edited three times on the way, with a worker that is killed.",
         epilog=EPILOG,
     )
     parser.add_argument("--dir", type=Path, default=DEFAULT_DIRECTORY, help="directory of the demo (%(default)s)")
     parser.add_argument("--speed", choices=("watch", "fast"), default="watch", help="fast: a few seconds")
     parser.add_argument("--fresh", action="store_true", help="delete what an earlier demo left in the directory")
     parser.add_argument("--no-kill", action="store_true", help="leave the worker alone")
+    parser.add_argument("--no-edits", action="store_true", help="deploy no edits on the way")
     parser.add_argument("--plain", action="store_true", help="lines of text, also on a terminal")
     parser.add_argument("--json", action="store_true", help="nothing but one JSON object at the end")
     return parser.parse_args(argv)
@@ -121,16 +124,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (Unusable, OSError) as problem:
         print(problem, file=sys.stderr)
         return EXIT_USAGE
-    settings = Settings(directory, options.speed, kill=not options.no_kill, lock=lock)
+    settings = Settings(directory, options.speed, kill=not options.no_kill, edit=not options.no_edits, lock=lock)
     try:
         summary = asyncio.run(run(settings, view_for(options, console)))
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("interrupted; the same command goes on from here", file=sys.stderr)
         return EXIT_INTERRUPTED
-    except (ChildDied, RunsStuck, PerdureError) as error:
+    except (ChildDied, RunsStuck, CheckRefused, PerdureError) as error:
         print(f"{error}\nthe same command goes on from here", file=sys.stderr)
         return EXIT_FAILED
     print_summary(summary, options, console)
+    for sentence in summary.problems:
+        print(sentence, file=sys.stderr)
     return 0 if summary.sound else EXIT_UNSOUND
 
 

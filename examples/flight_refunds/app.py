@@ -1,7 +1,7 @@
-"""Ties the pipeline to a store and to its neighbours.
+"""Ties the versions of the pipeline to a store and to their neighbours.
 
-Nothing is opened when this is imported, so the command line can point at `examples.flight_refunds.app:app` while the
-demo runs; `FLIGHT_REFUNDS_DIR` names its directory if it is not the default one.
+Nothing is opened when this is imported, so the command line can point at `examples.flight_refunds.app:v3`, or any other
+version, while the demo runs; `FLIGHT_REFUNDS_DIR` names its directory if it is not the default one.
 """
 
 import os
@@ -10,16 +10,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from examples.flight_refunds.bank_client import BankClient
-from examples.flight_refunds.flights import airline_names, read_month
-from examples.flight_refunds.pipeline import Deps, refunds
+from examples.flight_refunds.flights import CarrierDay, airline_names, read_month
+from examples.flight_refunds.pipeline import Deps
 from examples.flight_refunds.settings import Settings
-from examples.flight_refunds.stores import Archive, Reports
-from perdure import App
+from examples.flight_refunds.stores import Archive, Report, Reports
+from examples.flight_refunds.versions import CARELESS, V1, V2, V3, V4
+from perdure import App, Pipeline
 
 DEFAULT_DIRECTORY = Path("flight-refunds-demo")
 
 
-def app_for(settings: Settings) -> App:
+def app_for(settings: Settings, version: Pipeline[CarrierDay, Deps, Report]) -> App:
     """The application of one demo: `.engine()` in its worker, `.client()` elsewhere."""
     pace = settings.pace
 
@@ -31,9 +32,12 @@ def app_for(settings: Settings) -> App:
             archive=Archive(read_month(), pace.archive_s),
             bank=BankClient(settings.bank_address, pace.bank_timeout_s),
             reports=Reports(settings.reports, pace.report_s),
+            settle_s=pace.settle_s,
         )
 
-    return App(refunds.bind(deps), store=settings.store, concurrency=pace.concurrency)
+    return App(version.bind(deps), store=settings.store, concurrency=pace.concurrency)
 
 
-app = app_for(Settings(Path(os.environ.get("FLIGHT_REFUNDS_DIR", DEFAULT_DIRECTORY))))
+_here = Settings(Path(os.environ.get("FLIGHT_REFUNDS_DIR", DEFAULT_DIRECTORY)))
+v1, v2, careless, v3, v4 = (app_for(_here, version) for version in (V1, V2, CARELESS, V3, V4))
+app = v4

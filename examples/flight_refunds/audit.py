@@ -90,6 +90,15 @@ def paid_by_run(bank_file: Path) -> dict[str, tuple[int, int]]:
         return {str(run): (int(count), int(cents)) for run, count, cents in rows}
 
 
+def keys_by_run(bank_file: Path) -> dict[str, set[str]]:
+    """For each run that was paid: the idempotency keys under which. One that was paid once has one."""
+    keys: dict[str, set[str]] = {}
+    with closing(sqlite3.connect(f"file:{bank_file}?mode=ro", uri=True)) as books:
+        for run, key in books.execute("SELECT DISTINCT run, key FROM transfer"):
+            keys.setdefault(str(run), set()).add(str(key))
+    return keys
+
+
 def main() -> int:
     """Prints the audit as JSON; exit code 1 if anything was paid twice or lost."""
     parser = argparse.ArgumentParser(description="Checks the bank's file of a flight-refunds run.")

@@ -4,10 +4,11 @@ It imports nothing of perdure and nothing of the example. It listens on 127.0.0.
 an idempotency key chosen by the caller:
 
     POST /reserve  {"key", "run", "cents"}               puts money aside        -> {"hold"}
-    POST /pay      {"key", "run", "hold", "refunds"}     pays all of them or none -> {"paid_cents"}
+    POST /pay      {"key", "run", "hold", "refunds"}     pays all of them or none -> {"paid_cents", "settled"}
     POST /release  {"key", "run", "hold"}                gives the money back    -> {"released"}
 
-A key that was answered before gets the same answer again and moves no money. But the bank does not know what a refund
+A key that was answered before gets the same answer again and moves no money. A payment takes a moment to settle: until
+then the answer says so, and whoever wants to know asks again. But the bank does not know what a refund
 *is*: asked to pay one twice under two keys, it pays twice. Whether that happened is for `audit.py` to find out, from
 the file this process writes.
 
@@ -21,6 +22,7 @@ import os
 import sqlite3
 import sys
 import threading
+import time
 from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
@@ -143,9 +145,14 @@ def _refunds(value: object) -> tuple[tuple[str, int], ...]:
 
 
 class Books:
-    """The bank's file. Every request is answered and written down in one transaction."""
+    """The bank's file. Every request is answered and written down in one transaction.
 
-    def __init__(self, path: Path) -> None:
+    `settle_s` is how long a payment takes to settle; those made before the file was opened have settled.
+    """
+
+    def __init__(self, path: Path, settle_s: float = 0.0) -> None:
+        self._settle_s = settle_s
+        self._paid_at_s: dict[str, float] = {}
         self._lock = threading.Lock()
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
@@ -189,7 +196,11 @@ class Books:
         row = (request.call, request.key, request.run, request.cents, in_mood.value, answer.status, replayed)
         columns = "call, key, run, cents, mood, status, replayed"
         self._db.execute(f"INSERT INTO request ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-        return Answer(answer.status, {**answer.body, "key": request.key, "replayed": replayed})
+        body = {**answer.body, "key": request.key, "replayed": replayed}
+        if "paid_cents" in body:
+            paid_at_s = self._paid_at_s.get(request.hold, -self._settle_s)
+            body["settled"] = time.monotonic() >= paid_at_s + self._settle_s
+        return Answer(answer.status, body)
 
     def _decide(self, request: Request) -> Answer:
         match request.call:
@@ -213,6 +224,7 @@ class Books:
             return Answer(409, {"error": "no hold of exactly this sum"})
         rows = [(request.key, request.run, refund, cents) for refund, cents in request.refunds]
         self._db.executemany("INSERT INTO transfer (key, run, refund, cents) VALUES (?, ?, ?, ?)", rows)
+        self._paid_at_s.setdefault(request.hold, time.monotonic())
         return Answer(200, {"paid_cents": request.cents})
 
     def _release(self, request: Request) -> Answer:
@@ -291,12 +303,12 @@ class Teller(BaseHTTPRequestHandler):
         """Says nothing: the books have every request."""
 
 
-def serve(directory: Path, delays: Delays) -> None:
+def serve(directory: Path, delays: Delays, settle_s: float) -> None:
     """Opens the bank until standard input closes, that is, until the process that started it is gone.
 
     The books are `bank.db`; the address is in `bank.address` once the bank has said `ready`.
     """
-    with closing(Books(directory / "bank.db")) as books, Bank(books, delays) as bank:
+    with closing(Books(directory / "bank.db", settle_s)) as books, Bank(books, delays) as bank:
         threading.Thread(target=_close_with_parent, args=(bank,), daemon=True).start()
         draft = directory / "bank.address.new"
         draft.write_text(f"127.0.0.1:{bank.server_address[1]}")
@@ -319,8 +331,9 @@ def main() -> None:
     parser.add_argument("--usual-s", type=float, default=Delays.usual_s)
     parser.add_argument("--slow-s", type=float, default=Delays.slow_s)
     parser.add_argument("--hang-s", type=float, default=Delays.hang_s)
+    parser.add_argument("--settle-s", type=float, default=0.0)
     options = parser.parse_args()
-    serve(options.directory, Delays(options.usual_s, options.slow_s, options.hang_s))
+    serve(options.directory, Delays(options.usual_s, options.slow_s, options.hang_s), options.settle_s)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import http.client
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -15,6 +16,14 @@ class BankUnreachable(Exception):
 
 class BankRefused(Exception):
     """The bank understood and said no. Asking again changes nothing."""
+
+
+@dataclass(frozen=True)
+class Payment:
+    """The money has moved. Until the payment has settled, the bank wants to be asked again."""
+
+    cents: int
+    settled: bool
 
 
 class BankClient:
@@ -33,11 +42,11 @@ class BankClient:
         """Puts money aside for a run and returns the hold's id."""
         return str(self._call("reserve", {"key": key, "run": run, "cents": cents})["hold"])
 
-    def pay(self, key: str, run: str, hold: str, refunds: Sequence[Refund]) -> int:
-        """Pays all refunds out of the hold, or none; returns the sum in cents."""
+    def pay(self, key: str, run: str, hold: str, refunds: Sequence[Refund]) -> Payment:
+        """Pays all refunds out of the hold, or none. Asked again with the same key it moves nothing."""
         parts = [{"id": refund.id, "cents": refund.cents} for refund in refunds]
-        paid = self._call("pay", {"key": key, "run": run, "hold": hold, "refunds": parts})["paid_cents"]
-        return cast(int, paid)
+        answer = self._call("pay", {"key": key, "run": run, "hold": hold, "refunds": parts})
+        return Payment(cast(int, answer["paid_cents"]), settled=answer["settled"] is True)
 
     def release(self, key: str, run: str, hold: str) -> None:
         """Gives the money of a hold back."""

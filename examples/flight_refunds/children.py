@@ -6,18 +6,26 @@ import os
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from examples.flight_refunds.settings import Settings
 
 BANK = "examples.flight_refunds.bank"
 WORKER = "examples.flight_refunds.worker"
+APPS = "examples.flight_refunds.app"
 ROOT = Path(__file__).parents[2]
 STOP_WITHIN_S = 10.0
 
 
 class ChildDied(Exception):
     """A process of the demo ended although nobody asked it to; the message ends with what it wrote last."""
+
+
+def environment() -> dict[str, str]:
+    """Ours, in which the example can be imported from anywhere."""
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 class Child:
@@ -35,7 +43,6 @@ class Child:
     async def start(cls, name: str, settings: Settings, *arguments: str) -> "Child":
         """Starts `python -m` with these arguments."""
         log = settings.directory / f"{name}.log"
-        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         with log.open("ab") as errors:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -46,7 +53,7 @@ class Child:
                 stderr=errors,
                 start_new_session=True,
                 pass_fds=() if settings.lock is None else (settings.lock,),
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                env=environment(),
             )
         return cls(name, process, log)
 
@@ -90,7 +97,8 @@ async def open_bank(settings: Settings) -> AsyncGenerator[Child]:
     """The bank, open for as long as the block lasts."""
     pace = settings.pace
     delays = ("--usual-s", str(pace.bank_s), "--slow-s", str(pace.bank_slow_s), "--hang-s", str(pace.bank_hangs_s))
-    bank = await Child.start("bank", settings, BANK, str(settings.directory), *delays)
+    settle = ("--settle-s", str(pace.settle_s))
+    bank = await Child.start("bank", settings, BANK, str(settings.directory), *delays, *settle)
     try:
         await bank.ready()
         yield bank
@@ -102,12 +110,14 @@ class Worker:
     """The worker process: one, and after its death another.
 
     Attributes:
+        version: what the one started next deploys.
         pid: process id of the one started last.
         doing: what it is doing, for people.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, version: str) -> None:
         self._settings = settings
+        self.version = version
         self._child: Child | None = None
         self.pid = 0
         self.doing = "not started"
@@ -115,11 +125,13 @@ class Worker:
     async def start(self) -> None:
         """Starts a process and waits until its engine runs."""
         settings = self._settings
-        self._child = await Child.start("worker", settings, WORKER, str(settings.directory), settings.speed)
+        self._child = await Child.start(
+            "worker", settings, WORKER, str(settings.directory), settings.speed, self.version
+        )
         self.pid = self._child.pid
-        self.doing = f"process {self.pid}, starting"
+        self.doing = f"process {self.pid}, starting {self.version}"
         await self._child.ready()
-        self.doing = f"process {self.pid}, working"
+        self.doing = f"process {self.pid}, working on {self.version}"
 
     def check(self) -> None:
         """Raises `ChildDied` if the process ended by itself."""
@@ -136,14 +148,49 @@ class Worker:
         """Lets it finish what it is doing, then ends it."""
         if self._child is not None:
             await self._child.stop()
+            self.doing = f"process {self.pid}, ended"
 
 
 @asynccontextmanager
-async def open_worker(settings: Settings) -> AsyncGenerator[Worker]:
+async def open_worker(settings: Settings, version: str) -> AsyncGenerator[Worker]:
     """A worker that runs until the end of the block."""
-    worker = Worker(settings)
+    worker = Worker(settings, version)
     try:
         await worker.start()
         yield worker
     finally:
         await worker.stop()
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What `perdure check` said: the command as one would type it, its output, and its exit code."""
+
+    command: str
+    output: str
+    code: int
+
+
+async def perdure_check(settings: Settings, version: str) -> Checked:
+    """Runs `perdure check` on a version and the runs of this demo. It changes nothing."""
+    arguments = ("check", "--app", f"{APPS}:{version}")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "perdure.cli.main",
+        *arguments,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+        cwd=settings.directory,
+        env={**environment(), "FLIGHT_REFUNDS_DIR": str(settings.directory)},
+    )
+    try:
+        output, _ = await process.communicate()
+    except asyncio.CancelledError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        raise
+    return Checked(" ".join(("perdure", *arguments)), output.decode(), process.returncode or 0)

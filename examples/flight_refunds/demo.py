@@ -1,19 +1,23 @@
-"""The demo: a bank, a worker, 460 runs, and one `kill -9` half-way."""
+"""The demo: a bank, a worker, 460 runs, three edits while they are under way, and one `kill -9`."""
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from examples.flight_refunds.app import app_for
-from examples.flight_refunds.audit import audit, paid_by_run
+from examples.flight_refunds.audit import audit, keys_by_run, paid_by_run
 from examples.flight_refunds.children import Child, Worker, open_bank, open_worker
+from examples.flight_refunds.edits import Life, came_true, problems, told
 from examples.flight_refunds.flights import CarrierDay, read_month
-from examples.flight_refunds.pipeline import refunds
 from examples.flight_refunds.progress import Cell, Snapshot, View
+from examples.flight_refunds.rollout import KILL_AT, Rollout, edits_after, version_of
 from examples.flight_refunds.settings import Settings
 from examples.flight_refunds.summary import Summary, tally
+from examples.flight_refunds.versions import PIPELINE, V4
 from perdure import Client, RunInfo
 
 Runs = Mapping[str, RunInfo]
@@ -33,18 +37,41 @@ async def demo(settings: Settings, view: View) -> Summary:
     Raises:
         ChildDied: the bank or the worker ended by itself.
         RunsStuck: runs are held or invalid.
+        CheckRefused: a version must not be deployed.
     """
     began_s = time.monotonic()
     plan = sorted(read_month(), key=lambda run: (run.day, run.carrier))
-    async with open_bank(settings) as bank, open_worker(settings) as worker, app_for(settings).client() as client:
-        known = await list_runs(client)
-        if known:
-            found = f"{len(known)} of {len(plan)} runs are here from an earlier demo, {ended(known)} have ended"
-            view.say(f"{found}; to start over, delete {settings.directory}")
-        stage = Stage(settings, view, plan, client, bank, worker, began_s)
-        runs = await stage.play(known)
-        counts = tally([[recorded.fact for recorded in await client.journal(run.run_id)] for run in runs.values()])
-    return Summary(counts, audit(settings.bank_file), time.monotonic() - began_s)
+    async with open_bank(settings) as bank, app_for(settings, V4).client() as client:
+        version = await version_of(client)
+        async with open_worker(settings, version) as worker:
+            known = await list_runs(client)
+            if known:
+                found = f"{len(known)} of {len(plan)} runs are here from an earlier demo, {ended(known)} have ended"
+                view.say(f"{found}; to start over, delete {settings.directory}")
+            stage = Stage(settings, view, plan, client, bank, worker, began_s)
+            edits = edits_after(version) if settings.edit else []
+            kill = settings.kill and ended(known) < len(plan) * KILL_AT
+            rollout = Rollout(settings, view, client, worker, stage.look, edits, kill)
+            runs = await stage.play(known, rollout)
+            return await summarise(settings, client, runs, rollout, began_s)
+
+
+async def summarise(settings: Settings, client: Client, runs: Runs, rollout: Rollout, began_s: float) -> Summary:
+    """What the journals, the registry of deployments and the bank's file say, each of them read whole."""
+    lives = [Life(run.run_id, name, await client.journal(run.run_id)) for name, run in runs.items()]
+    deployments = await client.deployments(PIPELINE)
+    keys = keys_by_run(settings.bank_file)
+    edits = told(lives, deployments)
+    wrong = [*rollout.surprises, *problems(lives, deployments, keys)]
+    for said in rollout.foretold:
+        became = next((each for each in edits if each.edit == said.edit), None)
+        if became is None or not came_true(said, became):
+            wrong.append(f"{said.edit.what}: check foretold {said}, the journals tell {became}")
+    counts = tally([[recorded.fact for recorded in life.facts] for life in lives])
+    paid_with = Counter(key.split("/do/")[-1] for key in chain.from_iterable(keys.values()))
+    return Summary(
+        counts, audit(settings.bank_file), edits, dict(sorted(paid_with.items())), wrong, time.monotonic() - began_s
+    )
 
 
 @dataclass
@@ -60,14 +87,12 @@ class Stage:
     began_s: float
     submitted: int = 0
 
-    async def play(self, known: Runs) -> Runs:
-        """Lets the days pass until every run has ended; when half of them have, kills the worker.
+    async def play(self, known: Runs, rollout: Rollout) -> Runs:
+        """Lets the days pass until every run has ended, and the edits be deployed on the way.
 
         Args:
             known: runs that an earlier demo has submitted; their days are over already.
         """
-        half = len(self.plan) // 2
-        kill = self.settings.kill and ended(known) < half
         today = max((run.day.day for run in self.plan if run.name in known), default=0)
         first_s = time.monotonic()
         while True:
@@ -78,9 +103,7 @@ class Stage:
             self.bank.check()
             self.worker.check()
             complain_if_stuck(runs, self.settings.directory)
-            if kill and ended(runs) >= half:
-                kill = False
-                await self.kill_and_restart()
+            await rollout.turn(runs.values(), len(self.plan))
             await asyncio.sleep(self.settings.pace.look_every_s)
 
     async def submit(self, until: int) -> None:
@@ -90,7 +113,7 @@ class Stage:
         run, for ever, and whoever submits it again is given that one.
         """
         due = [run for run in self.plan if run.day.day <= until][self.submitted :]
-        await asyncio.gather(*(self.client.submit(refunds, run, actor="demo") for run in due))
+        await asyncio.gather(*(self.client.submit(V4, run, actor="demo") for run in due))
         self.submitted += len(due)
 
     async def look(self) -> Runs:
@@ -107,20 +130,10 @@ class Stage:
         self.view.show(snapshot)
         return runs
 
-    async def kill_and_restart(self) -> None:
-        """Kills the worker in the middle of whatever it is doing, and starts another that knows nothing of it."""
-        await self.worker.kill()
-        running = sum(run.status == "running" for run in (await self.look()).values())
-        self.view.say(f"kill -9 {self.worker.pid}: the worker is dead, {running} runs are left in mid-step")
-        await asyncio.sleep(self.settings.pace.stay_dead_s)
-        await self.worker.start()
-        await self.look()
-        self.view.say(f"a new worker, process {self.worker.pid}, goes on from the journal")
-
 
 async def list_runs(client: Client) -> Runs:
     """All runs of the month by resource."""
-    return {run.resource: run for run in await client.list(pipeline=refunds.id, limit=1_000)}
+    return {run.resource: run for run in await client.list(pipeline=PIPELINE, limit=1_000)}
 
 
 def ended(runs: Runs) -> int:

@@ -1,20 +1,23 @@
-"""The pipeline `refunds`: what one carrier owes for one day, from the flights to the money. Start reading here.
+"""The steps of the pipeline `refunds`: what one carrier owes for one day, from the flights to the money. Start here.
 
     load-day ─> find-failed-flights ─> price-refunds ─┬─> reserve-budget ─> pay-refunds ─┬─> write-report
                                                       └────── nothing owed: skipped ─────┘
 
 A step is a function from the states of earlier steps to its own state. Any line below may be cut short by an exception
 or by `kill -9`; the step is then called again, with the same `inv.idempotency_key`, by which the bank knows it.
+
+Which steps make up the pipeline, and in which order, is in `versions.py`: that changes while the demo runs. The first
+six are there from the beginning; the last four come with an edit.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from examples.flight_refunds.bank_client import BankClient, BankRefused
+from examples.flight_refunds.bank_client import BankClient, BankRefused, Payment
 from examples.flight_refunds.flights import CarrierDay, Flight
 from examples.flight_refunds.pricing import Refund, refund_for
 from examples.flight_refunds.stores import Archive, Report, Reports
-from perdure import Fail, Invocation, Pipeline, Retry, optional, step
+from perdure import Fail, Invocation, Later, optional, poll, step
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class Deps:
     archive: Archive
     bank: BankClient
     reports: Reports
+    settle_s: float
 
 
 @dataclass(frozen=True)
@@ -73,9 +77,8 @@ def reserve_budget(inv: Inv) -> Hold:
     return Hold(inv.deps.bank.reserve(inv.idempotency_key, inv.input.name, cents), cents)
 
 
-@step("pay-refunds/v1", needs=(price_refunds, optional(reserve_budget)), when=anything_owed)
-def pay_refunds(inv: Inv) -> int:
-    """Pays the refunds of the day, all of them or none, and asks as often as it takes to be sure.
+def pay(inv: Inv) -> Payment:
+    """Pays the refunds of the day, all of them or none.
 
     An exception is tried again; `Fail` is the last word: the run ends as failed and its budget is released.
     """
@@ -88,32 +91,75 @@ def pay_refunds(inv: Inv) -> int:
         raise Fail(str(refusal), reason="bank-refused", kind="user") from refusal
 
 
-@step("write-report/v1", needs=(load_day, price_refunds, optional(pay_refunds)))
-def write_report(inv: Inv) -> Report:
+@poll("pay-refunds/v1", needs=(price_refunds, optional(reserve_budget)), when=anything_owed)
+def pay_refunds(inv: Inv) -> int | Later:
+    """Pays, and asks as often as it takes until the payment has settled. Its state is the sum.
+
+    A run that waits here has moved its money and is not done with the step.
+    """
+    payment = pay(inv)
+    return payment.cents if payment.settled else Later(inv.deps.settle_s)
+
+
+def report(inv: Inv, paid_cents: int) -> Report:
     """Writes the report of the day. The same file with the same content each time, so once more does no harm."""
-    report = Report(
+    written = Report(
         run=inv.input.name,
         airline=inv.deps.airlines.get(inv.input.carrier, inv.input.carrier),
         flights=len(inv[load_day]),
         refunds=inv[price_refunds],
-        paid_cents=inv.get(pay_refunds, 0),
+        paid_cents=paid_cents,
     )
-    inv.deps.reports.write(report)
-    return report
+    inv.deps.reports.write(written)
+    return written
 
 
-def report_of(inv: Inv) -> Report:
-    """The output of a run."""
-    return inv[write_report]
+@step("write-report/v1", needs=(load_day, price_refunds, optional(pay_refunds)))
+def write_report(inv: Inv) -> Report:
+    """The report; nothing was paid where the payment was skipped."""
+    return report(inv, inv.get(pay_refunds, 0))
 
 
-refunds: Pipeline[CarrierDay, Deps, Report] = Pipeline(
-    id="refunds",
-    input=CarrierDay,
-    deps=Deps,
-    resource=lambda day: day.name,
-    slot="once",
-    retry=Retry(never=(BankRefused,)),
-    steps=(load_day, find_failed_flights, price_refunds, reserve_budget, pay_refunds, write_report),
-    output=report_of,
-)
+# --- what the edits bring
+
+
+@step("fraud-screen/v1", needs=(price_refunds,))
+async def fraud_screen(inv: Inv) -> int:
+    """Stops a day on whose list a flight stands twice. Its state is how many refunds it looked at."""
+    ids = [refund.id for refund in inv[price_refunds]]
+    if len(ids) != len(set(ids)):
+        raise Fail("a flight stands twice on the list", reason="suspicious", kind="user")
+    return len(ids)
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What the second version of the payment keeps: the sum, and the key under which the bank knows it."""
+
+    key: str
+    cents: int
+
+
+@poll("pay-refunds/v2", needs=(price_refunds, optional(reserve_budget)), when=anything_owed)
+def pay_refunds_v2(inv: Inv) -> Receipt | Later:
+    """As the first version, but with another state: an incompatible change, so it is another step with another key."""
+    payment = pay(inv)
+    return Receipt(inv.idempotency_key, payment.cents) if payment.settled else Later(inv.deps.settle_s)
+
+
+def paid_by_v2(inv: Inv) -> int:
+    """The sum on the receipt; 0 without one."""
+    receipt = inv.get(pay_refunds_v2)
+    return 0 if receipt is None else receipt.cents
+
+
+@step("write-report/v1", needs=(load_day, price_refunds, optional(pay_refunds_v2)))
+def write_report_v2_only(inv: Inv) -> Report:
+    """The report of somebody who forgets that runs are under way."""
+    return report(inv, paid_by_v2(inv))
+
+
+@step("write-report/v1", needs=(load_day, price_refunds, optional(pay_refunds_v2), optional(pay_refunds)))
+def write_report_of_either(inv: Inv) -> Report:
+    """The report of a run that has paid in the one way or in the other."""
+    return report(inv, paid_by_v2(inv) or inv.get(pay_refunds, 0))

@@ -96,6 +96,10 @@ class View(Protocol):
         """Something happened that one should not miss."""
         ...
 
+    def show_command(self, command: str, output: str) -> None:
+        """A command was carried out, and printed this."""
+        ...
+
     def __enter__(self) -> Self: ...
 
     def __exit__(
@@ -110,6 +114,9 @@ class SilentView:
         """Nothing."""
 
     def say(self, text: str) -> None:
+        """Nothing."""
+
+    def show_command(self, command: str, output: str) -> None:
         """Nothing."""
 
     def __enter__(self) -> Self:
@@ -150,6 +157,12 @@ class PlainView(SilentView):
         """Prints it at once."""
         self._line(text)
 
+    def show_command(self, command: str, output: str) -> None:
+        """Prints both, indented."""
+        self._line(f"$ {command}")
+        for line in output.splitlines():
+            self._write(f"          {line}".rstrip())
+
     def _line(self, text: str) -> None:
         self._write(f"{self._now_s:6.1f} s  {text}")
 
@@ -176,6 +189,11 @@ class LiveView:
     def say(self, text: str) -> None:
         """Kept below the calendar."""
         self._said.append(f"{self._newest.seconds:5.1f} s  {text}")
+
+    def show_command(self, command: str, output: str) -> None:
+        """Above the calendar, where it scrolls away."""
+        self._console.print(Text(f"{self._newest.seconds:5.1f} s  $ {command}", style="bold"))
+        self._console.print(Text(output.rstrip("\n") + "\n"))
 
     def __enter__(self) -> Self:
         self._live.__enter__()

@@ -17,6 +17,7 @@ class Pace:
         bank_s, bank_slow_s: how long the bank takes for a call, usually and when it is slow.
         bank_hangs_s: how long it keeps a caller waiting to whom it will not answer.
         bank_timeout_s: how long we wait for an answer of the bank.
+        settle_s: how long a payment takes to settle.
         day_s: how long a day of January lasts; its runs are submitted at its begin.
         look_every_s: pause between two looks at the runs.
         stay_dead_s: pause between the worker's death and its restart.
@@ -29,6 +30,7 @@ class Pace:
     bank_slow_s: float
     bank_hangs_s: float
     bank_timeout_s: float
+    settle_s: float
     day_s: float
     look_every_s: float
     stay_dead_s: float
@@ -42,6 +44,7 @@ WATCH = Pace(
     bank_slow_s=0.9,
     bank_hangs_s=2.0,
     bank_timeout_s=1.5,
+    settle_s=2.0,
     day_s=1.1,
     look_every_s=0.2,
     stay_dead_s=1.5,
@@ -56,6 +59,7 @@ FAST = Pace(
     bank_slow_s=0.1,
     bank_hangs_s=1.2,
     bank_timeout_s=1.0,
+    settle_s=0.3,
     day_s=0.03,
     look_every_s=0.02,
     stay_dead_s=0.0,
@@ -65,7 +69,7 @@ FAST = Pace(
 
 @dataclass(frozen=True)
 class Settings:
-    """One demo: its directory, its speed, and whether it kills its worker half-way.
+    """One demo: its directory, its speed, whether it kills its worker half-way, and deploys edits on the way.
 
     `lock` is an open file that keeps other demos out of the directory. The processes of the demo inherit it, so that it
     is free only when the last of them has ended, whatever happened to the first.
@@ -74,6 +78,7 @@ class Settings:
     directory: Path
     speed: Speed = "watch"
     kill: bool = True
+    edit: bool = True
     lock: int | None = None
 
     @property

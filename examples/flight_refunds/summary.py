@@ -1,9 +1,10 @@
 """The table at the end: what the journal says about the runs, and what the bank's file says about the money."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from examples.flight_refunds.audit import Audit
+from examples.flight_refunds.edits import OUTCOMES, EditTold
 from examples.flight_refunds.progress import dollars
 from perdure.core.facts import (
     Fact,
@@ -51,18 +52,27 @@ def tally(journals: Iterable[Sequence[Fact]]) -> Tally:
 
 @dataclass(frozen=True)
 class Summary:
-    """The last word of the demo: the first half from the journal, the second from the bank's own file."""
+    """The last word of the demo: money from the bank's own file, everything else from the journals.
+
+    Attributes:
+        edits: what became of the runs that were under way at each.
+        paid_with: runs the bank paid, by the step that it was for, as the keys in its file say.
+        problems: what must not be, in sentences.
+    """
 
     tally: Tally
     audit: Audit
+    edits: Sequence[EditTold]
+    paid_with: Mapping[str, int]
+    problems: Sequence[str]
     seconds: float
 
     @property
     def sound(self) -> bool:
-        """No refund was paid twice and none was lost."""
-        return self.audit.doubled == 0 and self.audit.lost == 0
+        """No refund was paid twice, none was lost, and nothing else is wrong."""
+        return self.audit.doubled == 0 and self.audit.lost == 0 and not self.problems
 
-    def as_json(self) -> dict[str, int | float]:
+    def as_json(self) -> dict[str, object]:
         """For programs; keys as in the table, money in cents."""
         return {
             "runs": self.tally.runs,
@@ -74,6 +84,18 @@ class Summary:
             "paid_cents": self.audit.paid_cents,
             "doubled": self.audit.doubled,
             "lost": self.audit.lost,
+            "edits": [
+                {
+                    "edit": each.edit.what,
+                    "in_flight": each.in_flight,
+                    "stood": dict(each.stands),
+                    "then": dict(each.fates),
+                    "stranded_without_retired": each.stranded,
+                }
+                for each in self.edits
+            ],
+            "paid_with": dict(self.paid_with),
+            "problems": list(self.problems),
             "seconds": round(self.seconds, 1),
         }
 
@@ -90,5 +112,23 @@ class Summary:
             ("paid", f"{audit.paid:,}", f"refunds, {paid}"),
             ("doubled", f"{audit.doubled:,}", "paid more than once"),
             ("lost", f"{audit.lost:,}", "owed and not paid, or reserved and never freed"),
+            *(
+                (f"with {step[-2:]}", f"{count:,}", f"runs were paid by {step}")
+                for step, count in self.paid_with.items()
+            ),
+            *(row for each in self.edits for row in edit_rows(each)),
             ("seconds", f"{self.seconds:,.1f}", ""),
         ]
+
+
+def edit_rows(told: EditTold) -> list[tuple[str, str, str]]:
+    """For people: what became of the runs that were under way at an edit, and where they stood."""
+    fates = ", ".join(f"{count} {OUTCOMES[fate]}" for fate, count in told.fates.most_common())
+    stands = ", ".join(f"{count} {stand}" for stand, count in told.stands.most_common())
+    rows = [
+        (f"edit {told.edit.name}", f"{told.in_flight:,}", f"runs under way, {told.edit.what}: {fates}"),
+        ("", "", f"they stood: {stands}"),
+    ]
+    if told.edit.replaces is not None:
+        rows.append(("refused", f"{told.stranded:,}", f"runs would be stranded with {told.edit.replaces.id} removed"))
+    return rows

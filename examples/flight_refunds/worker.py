@@ -1,6 +1,6 @@
 """The worker process: an engine on the journal, until standard input closes or somebody kills it.
 
-python -m examples.flight_refunds.worker DIRECTORY SPEED
+python -m examples.flight_refunds.worker DIRECTORY SPEED VERSION
 """
 
 import asyncio
@@ -11,13 +11,18 @@ from pathlib import Path
 
 from examples.flight_refunds.app import app_for
 from examples.flight_refunds.settings import Settings
+from examples.flight_refunds.versions import VERSIONS
 
 
-async def work(settings: Settings) -> None:
-    """Says `ready` once the engine runs, then works. Nothing here recovers anything: the journal has it all."""
+async def work(settings: Settings, version: str) -> None:
+    """Says `ready` once the engine runs, then works.
+
+    Nothing here recovers or deploys anything: the journal has it all, and an engine deploys what it is started with.
+    When it is asked to end it starts no new attempt and lets those end that are running.
+    """
     orphaned = asyncio.Event()
     _watch_parent(asyncio.get_running_loop(), orphaned)
-    async with app_for(settings).engine():
+    async with app_for(settings, VERSIONS[version]).engine():
         print("ready", flush=True)
         await orphaned.wait()
 
@@ -34,4 +39,4 @@ def _watch_parent(loop: asyncio.AbstractEventLoop, orphaned: asyncio.Event) -> N
 
 
 if __name__ == "__main__":
-    asyncio.run(work(Settings(Path(sys.argv[1]), "fast" if sys.argv[2] == "fast" else "watch")))
+    asyncio.run(work(Settings(Path(sys.argv[1]), "fast" if sys.argv[2] == "fast" else "watch"), sys.argv[3]))
