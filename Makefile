@@ -25,7 +25,7 @@ help: ## show this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
-demo: env ## the main job: a month of flights, refunded through a kill -9, with a table at the end
+demo: env ## the main job: a month of flights, refunded through three edits and a kill -9, with a table at the end
 	@$(PY) -m examples.flight_refunds
 
 .PHONY: test

@@ -155,7 +155,7 @@ def cell_of(run: RunInfo | None, *, has_paid: bool) -> Cell:
         case "running":
             return Cell.RUNNING
         case _:
-            return Cell.RETRYING if run.reason else Cell.WAITING
+            return Cell.SETTLING if run.reason == "polling" else Cell.RETRYING if run.reason else Cell.WAITING
 
 
 def complain_if_stuck(runs: Runs, directory: Path) -> None:

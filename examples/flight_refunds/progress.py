@@ -22,6 +22,7 @@ class Cell(Enum):
     WAITING = ("·", "dim", "waiting")
     RUNNING = ("▶", "cyan", "running")
     RETRYING = ("↻", "yellow", "trying again")
+    SETTLING = ("○", "cyan", "settling")
     QUIET = ("–", "green", "nothing owed")
     PAID = ("■", "bold green", "paid")
     UNWOUND = ("✗", "bold red", "unwound")

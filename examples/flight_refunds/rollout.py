@@ -81,7 +81,7 @@ class Rollout:
         else:
             await self.worker.stop()
             await self.look()
-            self.view.say(f"{edit.what}: the worker has ended what it was doing, process {self.worker.pid} is gone")
+            self.view.say(f"the worker was asked to end: it has finished what it was doing, process {self.worker.pid}")
         if edit.replaces is not None:
             await self.try_careless(edit)
         report = await self.client.check([VERSIONS[edit.name]])
@@ -92,7 +92,7 @@ class Rollout:
         self.worker.version = edit.name
         await self.worker.start()
         await self.look()
-        self.view.say(f"{edit.what}: deployed by the next worker, process {self.worker.pid}")
+        self.view.say(f"{edit.what} by a new worker, process {self.worker.pid}")
 
     async def try_careless(self, edit: Edit) -> None:
         """Checks the version that strands runs. It has to be refused if there are such runs, and is not deployed."""

@@ -37,7 +37,7 @@ class Pace:
 
 
 WATCH = Pace(
-    concurrency=8,
+    concurrency=12,
     archive_s=0.2,
     report_s=0.1,
     bank_s=0.05,

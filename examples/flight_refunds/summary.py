@@ -126,8 +126,9 @@ def edit_rows(told: EditTold) -> list[tuple[str, str, str]]:
     fates = ", ".join(f"{count} {OUTCOMES[fate]}" for fate, count in told.fates.most_common())
     stands = ", ".join(f"{count} {stand}" for stand, count in told.stands.most_common())
     rows = [
-        (f"edit {told.edit.name}", f"{told.in_flight:,}", f"runs under way, {told.edit.what}: {fates}"),
+        (f"edit {told.edit.name}", f"{told.in_flight:,}", f"runs were under way when {told.edit.what}"),
         ("", "", f"they stood: {stands}"),
+        ("", "", f"then: {fates}"),
     ]
     if told.edit.replaces is not None:
         rows.append(("refused", f"{told.stranded:,}", f"runs would be stranded with {told.edit.replaces.id} removed"))

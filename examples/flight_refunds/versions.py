@@ -139,7 +139,7 @@ class Edit:
 
 
 EDITS = (
-    Edit("v2", "fraud-screen/v1 inserted", fraud_screen, None, 0.25),
-    Edit("v3", "pay-refunds/v1 replaced by v2", pay_refunds_v2, pay_refunds, 0.5),
-    Edit("v4", "fraud-screen/v1 moved ahead", fraud_screen, None, 0.75, moves=True),
+    Edit("v2", "fraud-screen/v1 was inserted", fraud_screen, None, 0.25),
+    Edit("v3", "pay-refunds/v1 was replaced by v2", pay_refunds_v2, pay_refunds, 0.5),
+    Edit("v4", "fraud-screen/v1 was moved ahead", fraud_screen, None, 0.75, moves=True),
 )

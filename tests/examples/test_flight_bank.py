@@ -12,15 +12,16 @@ import threading
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from examples.flight_refunds import audit as audit_module
 from examples.flight_refunds import bank as bank_module
-from examples.flight_refunds.audit import audit, owed, paid_by_run
+from examples.flight_refunds.audit import audit, keys_by_run, owed, paid_by_run
 from examples.flight_refunds.bank import FROZEN, Bank, Books, Delays, Malformed, Mood, Request, mood, read_request
-from examples.flight_refunds.bank_client import BankClient, BankRefused, BankUnreachable
+from examples.flight_refunds.bank_client import BankClient, BankRefused, BankUnreachable, Payment
 from examples.flight_refunds.pricing import Refund
 
 OWED = owed()
@@ -95,6 +96,19 @@ def test_a_key_moves_money_once(books: Books, tmp_path: Path) -> None:
     assert first.status == again.status == 200
     assert (first.body["replayed"], again.body["replayed"]) == (False, True)
     assert first.body["paid_cents"] == again.body["paid_cents"] == sum(OWED[run].values())
+    assert transfers(tmp_path) == len(OWED[run])
+
+
+@pytest.mark.parametrize(("settle_s", "settled"), [(0.0, True), (3600.0, False)])
+def test_a_payment_takes_a_moment_to_settle(settle_s: float, settled: bool, tmp_path: Path) -> None:
+    run = PAYABLE[0]
+    paid = request("pay", run, "pay", refunds=tuple(OWED[run].items()))
+    with closing(Books(tmp_path / "bank.db", settle_s)) as books:
+        paid = replace(paid, hold=reserve(books, run))
+        assert books.carry_out(paid).body["settled"] is settled
+        assert books.carry_out(paid).body["settled"] is settled
+    with closing(Books(tmp_path / "bank.db", settle_s)) as books:
+        assert books.carry_out(paid).body["settled"] is True
     assert transfers(tmp_path) == len(OWED[run])
 
 
@@ -181,7 +195,7 @@ def test_an_answer_that_did_not_come_is_asked_for_again_with_the_same_key(bad: M
         with pytest.raises(BankUnreachable):
             client.pay("pay", run, hold, refunds_of(run))
         before = transfers(tmp_path)
-        assert client.pay("pay", run, hold, refunds_of(run)) == sum(OWED[run].values())
+        assert client.pay("pay", run, hold, refunds_of(run)) == Payment(sum(OWED[run].values()), settled=True)
     assert before == (0 if bad is Mood.BUSY else len(OWED[run]))
     assert transfers(tmp_path) == len(OWED[run])
 
@@ -191,7 +205,7 @@ def test_slow_and_double_answers_are_answers(good: Mood, tmp_path: Path) -> None
     run = run_in_mood(good)
     with open_bank(tmp_path) as client:
         hold = insist(client, run)
-        assert client.pay("pay", run, hold, refunds_of(run)) == sum(OWED[run].values())
+        assert client.pay("pay", run, hold, refunds_of(run)) == Payment(sum(OWED[run].values()), settled=True)
     assert transfers(tmp_path) == len(OWED[run])
     with closing(sqlite3.connect(tmp_path / "bank.db")) as file:
         (carried_out,) = file.execute("SELECT count(*) FROM request WHERE call = 'pay'").fetchone()
@@ -259,6 +273,14 @@ def test_audit_sees_a_refund_paid_under_a_second_key(month: Path) -> None:
         assert pay(books, run, reserve(books, run), "another key") == 200
     assert audit(month).doubled == len(OWED[run])
     assert audit(month).paid == sum(len(OWED[run]) for run in PAYABLE[1:])
+
+
+def test_the_keys_of_each_run(month: Path) -> None:
+    run = PAYABLE[0]
+    assert keys_by_run(month) == {run: {f"{run}/pay"} for run in PAYABLE}
+    with closing(Books(month)) as books:
+        assert pay(books, run, reserve(books, run), "another key") == 200
+    assert keys_by_run(month)[run] == {f"{run}/pay", "another key"}
 
 
 def test_audit_sees_money_that_nobody_was_owed(month: Path) -> None:

@@ -11,11 +11,13 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import TypedDict
 
 import pytest
 
 from examples.flight_refunds.audit import audit, owed
 from examples.flight_refunds.bank import FROZEN
+from examples.flight_refunds.versions import CARELESS, VERSIONS
 
 ROOT = Path(__file__).parents[2]
 OWED = owed()
@@ -36,10 +38,38 @@ def run(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(directory, *options), cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def summary(directory: Path, *options: str) -> dict[str, float]:
+class Told(TypedDict):
+    """What `--json` says of one edit."""
+
+    edit: str
+    in_flight: int
+    stood: dict[str, int]
+    then: dict[str, int]
+    stranded_without_retired: int
+
+
+class Result(TypedDict):
+    """What `--json` says."""
+
+    runs: int
+    steps: int
+    resumed: int
+    retried: int
+    unwound: int
+    paid: int
+    paid_cents: int
+    doubled: int
+    lost: int
+    paid_with: dict[str, int]
+    edits: list[Told]
+    problems: list[str]
+    seconds: float
+
+
+def summary(directory: Path, *options: str) -> Result:
     done = run(directory, "--json", *options)
     assert done.returncode == 0, done.stderr
-    found: dict[str, float] = json.loads(done.stdout)
+    found: Result = json.loads(done.stdout)
     return found
 
 
@@ -62,10 +92,18 @@ def bank_calls(directory: Path) -> int:
     return int(calls)
 
 
+def deployed(directory: Path) -> list[str]:
+    """Digests of the topologies that were ever current, in order."""
+    with closing(sqlite3.connect(directory / "refunds.db")) as store:
+        return [str(digest) for (digest,) in store.execute("SELECT digest FROM deployment ORDER BY generation")]
+
+
 @needs_proc
 def test_the_month_survives_a_kill_and_is_paid_once(tmp_path: Path) -> None:
     """M-3, M-8, R-7: what was in flight at the kill goes on in another process, with the same keys."""
-    first = summary(tmp_path)
+    first = summary(tmp_path, "--no-edits")
+    assert (first["edits"], first["problems"]) == ([], [])
+    assert first["paid_with"] == {"pay-refunds/v1": 183 - 6}
     assert (first["runs"], first["steps"], first["unwound"]) == (460, STEPS, 6)
     assert (first["paid"], first["paid_cents"], first["doubled"], first["lost"]) == (PAID, PAID_CENTS, 0, 0)
     assert first["resumed"] > 0
@@ -76,9 +114,43 @@ def test_the_month_survives_a_kill_and_is_paid_once(tmp_path: Path) -> None:
     assert sum(report["paid_cents"] for report in reports.values()) == PAID_CENTS
 
     calls = bank_calls(tmp_path)
-    again = summary(tmp_path)
+    again = summary(tmp_path, "--no-edits")
     assert {**again, "seconds": 0} == {**first, "seconds": 0}
     assert bank_calls(tmp_path) == calls
+
+
+def test_three_edits_reach_runs_in_flight_and_every_refund_is_paid_once(tmp_path: Path) -> None:
+    """E-2, E-7, E-9, D-6: a step inserted, replaced (over a kill) and moved while runs are under way."""
+    done = run(tmp_path, "--plain")
+    assert done.returncode == 0, done.stderr
+    versions = ["v2", "careless", "v3", "v4"]
+    lines = done.stdout.splitlines()
+    checks = [line for line in lines if "$ perdure check" in line]
+    assert [line.rpartition("app:")[2] for line in checks] == versions
+    (refusal,) = [line for line in lines if "not deployed" in line]
+    assert "exit code 1" in refusal
+    assert (
+        sum("would become invalid because their unresolved step pay-refunds/v1 is gone" in line for line in lines) == 1
+    )
+    assert deployed(tmp_path) == [each.topology.digest for each in VERSIONS.values()]
+    assert CARELESS.topology.digest not in deployed(tmp_path)
+
+    calls = bank_calls(tmp_path)
+    again = summary(tmp_path)
+    assert bank_calls(tmp_path) == calls
+    assert (again["paid"], again["paid_cents"], again["doubled"], again["lost"]) == (PAID, PAID_CENTS, 0, 0)
+    assert set(again["paid_with"]) == {"pay-refunds/v1", "pay-refunds/v2"}
+    assert sum(again["paid_with"].values()) == 183 - 6
+    inserted, replaced, moved = again["edits"]
+    for each in again["edits"]:
+        assert each["in_flight"] == sum(each["stood"].values()) == sum(each["then"].values()) > 0
+        assert "unclear" not in each["then"]
+    assert inserted["then"]["ran"] > 0
+    assert inserted["then"]["passed"] > 0
+    assert replaced["then"]["finished old"] == replaced["stranded_without_retired"] > 0
+    assert replaced["then"]["ran"] > 0
+    assert "in mid-step" in replaced["stood"]
+    assert moved["then"]["ran"] > 0
 
     with closing(sqlite3.connect(tmp_path / "bank.db")) as books, books:
         books.execute(
@@ -86,6 +158,7 @@ def test_the_month_survives_a_kill_and_is_paid_once(tmp_path: Path) -> None:
         )
     doubled = run(tmp_path, "--plain")
     assert doubled.returncode == 1
+    assert "by its journal, under" in doubled.stderr
     assert "doubled         1  paid more than once" in doubled.stdout
     assert f"460 have ended; to start over, delete {tmp_path}" in doubled.stdout
 
@@ -99,7 +172,7 @@ def test_a_key_of_ones_own_pays_twice_and_the_auditor_sees_it(tmp_path: Path) ->
     assert spoilt != text
     pipeline.write_text(spoilt, encoding="utf-8")
     done = subprocess.run(
-        command(tmp_path / "demo", "--json", "--no-kill"),
+        command(tmp_path / "demo", "--json", "--no-kill", "--no-edits"),
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
@@ -114,7 +187,7 @@ def test_a_key_of_ones_own_pays_twice_and_the_auditor_sees_it(tmp_path: Path) ->
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_no_process_behind(how: signal.Signals, tmp_path: Path) -> None:
     with subprocess.Popen(
-        command(tmp_path, "--plain"), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command(tmp_path, "--plain", "--no-edits"), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert "of 460 runs ended" in process.stdout.readline()
@@ -126,18 +199,21 @@ def test_an_interrupted_demo_leaves_no_process_behind(how: signal.Signals, tmp_p
     assert processes_of(tmp_path) == {}
 
 
-def test_a_demo_killed_outright_takes_its_processes_with_it_and_goes_on_later(tmp_path: Path) -> None:
+def test_a_demo_killed_between_two_edits_takes_its_processes_with_it_and_goes_on_later(tmp_path: Path) -> None:
+    """D-4: the next demo finds in the store which version is current, and deploys those that are left."""
     with subprocess.Popen(
         command(tmp_path, "--plain"), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        assert "of 460 runs ended" in process.stdout.readline()
+        assert any("fraud-screen/v1 was inserted by a new worker" in line for line in process.stdout)
         process.kill()
     while (later := run(tmp_path, "--json")).returncode == 2:
         assert "just ending" in later.stderr
     assert later.returncode == 0, later.stderr
-    found = json.loads(later.stdout)
+    found: Result = json.loads(later.stdout)
     assert (found["runs"], found["paid"], found["doubled"], found["lost"]) == (460, PAID, 0, 0)
+    assert [each["in_flight"] > 0 for each in found["edits"]] == [True, True, True]
+    assert deployed(tmp_path) == [each.topology.digest for each in VERSIONS.values()]
     assert audit(tmp_path / "bank.db").refused_runs == 6
 
 
@@ -156,7 +232,7 @@ def test_wrong_uses_are_told_in_a_sentence(tmp_path: Path) -> None:
 @needs_proc
 def test_a_worker_that_somebody_else_kills_ends_the_demo_with_a_sentence(tmp_path: Path) -> None:
     with subprocess.Popen(
-        command(tmp_path, "--plain"), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command(tmp_path, "--plain", "--no-edits"), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert "of 460 runs ended" in process.stdout.readline()

@@ -46,11 +46,16 @@ def test_plain_lines_come_when_due_and_at_the_end() -> None:
         view.show(snapshot(1.9))
         view.show(snapshot(2.0))
         view.say("kill -9 7")
+        view.show_command("perdure check", "no live runs\n\nfine\n")
         view.show(snapshot(2.1, {UA1: Cell.QUIET}))
     assert lines == [
         "   0.0 s  2 of 3 runs ended, 1 unwound, 3 refunds paid ($1,234.50)",
         "   2.0 s  2 of 3 runs ended, 1 unwound, 3 refunds paid ($1,234.50)",
         "   2.0 s  kill -9 7",
+        "   2.0 s  $ perdure check",
+        "          no live runs",
+        "",
+        "          fine",
         "   2.1 s  1 of 1 runs ended, 0 unwound, 3 refunds paid ($1,234.50)",
     ]
 
@@ -67,8 +72,16 @@ def test_the_live_view_ends_with_everything_on_the_screen() -> None:
     with LiveView(console, airline_names()) as view:
         view.show(snapshot(1.0))
         view.say("kill -9 7: the worker is dead")
+        view.show_command("perdure check", "[no] live runs\n")
     shown = text_of(console)
-    for expected in ("2 of 3 runs ended", "process 7, working", "3 refunds paid, $1,234.50", "1.0 s  kill -9 7"):
+    for expected in (
+        "2 of 3 runs ended",
+        "process 7, working",
+        "3 refunds paid, $1,234.50",
+        "1.0 s  kill -9 7",
+        "1.0 s  $ perdure check",
+        "[no] live runs",
+    ):
         assert expected in shown
 
 
@@ -110,6 +123,7 @@ def info(status: RunStatus, reason: str = "") -> RunInfo:
         (None, False, Cell.WAITING),
         (info("ready"), False, Cell.WAITING),
         (info("ready", "error"), False, Cell.RETRYING),
+        (info("ready", "polling"), True, Cell.SETTLING),
         (info("running"), True, Cell.RUNNING),
         (info("succeeded"), True, Cell.PAID),
         (info("succeeded"), False, Cell.QUIET),
