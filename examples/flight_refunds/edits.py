@@ -41,10 +41,10 @@ Fate = Literal["ran", "passed", "finished old", "had done", "had passed", "skipp
 
 OUTCOMES = {
     "ran": "ran it",
-    "passed": "past it, never ran it",
+    "passed": "left it behind",
     "finished old": "went on with the old one",
     "had done": "had run it before",
-    "had passed": "had left it behind",
+    "had passed": "had left it behind before",
     "skipped": "owed nothing",
     "unwound": "failed before",
     "unclear": "something else",

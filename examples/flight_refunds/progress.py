@@ -179,7 +179,6 @@ class LiveView:
     def __init__(self, console: Console, airlines: Mapping[str, str]) -> None:
         self._console = console
         self._airlines = airlines
-        self._said: list[str] = []
         self._newest = Snapshot(0.0, {})
         self._live = Live(console=console, refresh_per_second=8, get_renderable=self._draw)
 
@@ -188,11 +187,11 @@ class LiveView:
         self._newest = snapshot
 
     def say(self, text: str) -> None:
-        """Kept below the calendar."""
-        self._said.append(f"{self._newest.seconds:5.1f} s  {text}")
+        """Above the calendar, where it scrolls away."""
+        self._console.print(Text(f"{self._newest.seconds:5.1f} s  {text}", style="bold yellow"))
 
     def show_command(self, command: str, output: str) -> None:
-        """Above the calendar, where it scrolls away."""
+        """Likewise."""
         self._console.print(Text(f"{self._newest.seconds:5.1f} s  $ {command}", style="bold"))
         self._console.print(Text(output.rstrip("\n") + "\n"))
 
@@ -213,8 +212,7 @@ class LiveView:
         worker = Text(f"worker    {now.worker}")
         bank = Text(f"bank      {now.paid} refunds paid, {dollars(now.paid_cents)}")
         gap = " " if self._console.width >= WIDE else ""
-        said = [Text(line, style="bold yellow") for line in self._said]
-        return Group(bar, worker, bank, calendar(now, self._airlines, gap), _legend(now), *said)
+        return Group(bar, worker, bank, calendar(now, self._airlines, gap), _legend(now))
 
 
 def calendar(snapshot: Snapshot, airlines: Mapping[str, str], gap: str = " ") -> Table:
