@@ -88,6 +88,23 @@ class Terminal:
         os.close(self._leader)
 
 
+class Piped(Terminal):
+    """The same for a program that writes into a pipe and has nobody to ask."""
+
+    def __init__(self, folder: Path, *arguments: str, **extra: str) -> None:
+        self._leader, writer = os.pipe()
+        self.process = subprocess.Popen(
+            [PROGRAM, *arguments],
+            cwd=folder,
+            env=environment(**extra),
+            stdin=subprocess.DEVNULL,
+            stdout=writer,
+            stderr=writer,
+        )
+        os.close(writer)
+        self.seen = ""
+
+
 def without_ansi(text: str) -> str:
     """What is left when colours and cursor movements are taken away."""
     return ANSI.sub("", text)

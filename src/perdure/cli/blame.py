@@ -26,6 +26,11 @@ def user_line(error: BaseException, *, refused_by_us: bool = False) -> str:
             if refused_by_us:
                 continue
             return ""
-        if not frame.filename.startswith(("<", *_INSTALLED)):
+        if is_users(frame.filename):
             return f"{Path(frame.filename).name}, line {frame.lineno}"
     return ""
+
+
+def is_users(filename: str) -> bool:
+    """Whether a source file is the user's: neither the language's, nor an installed package's, nor ours."""
+    return not filename.startswith(("<", _OURS, *_INSTALLED))

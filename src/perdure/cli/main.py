@@ -17,6 +17,7 @@ from perdure.cli.commands import (
     check,
     deploy,
     deployments,
+    dev,
     doctor,
     drain,
     explain,
@@ -46,7 +47,7 @@ Command: TypeAlias = Callable[..., int]
 
 COMMANDS: dict[str, dict[str, Command]] = {
     "Begin": {"init": init.init, "doctor": doctor.doctor, "version": version.version},
-    "Work": {"run": run.run, "submit": submit.submit},
+    "Work": {"run": run.run, "dev": dev.dev, "submit": submit.submit},
     "Look": {
         "list": listing.list_runs,
         "show": show.show,
@@ -141,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return Exit.INTERRUPTED
     except Exception as error:
-        return _failed(error, as_json="--json" in arguments)
+        return failed(error, as_json="--json" in arguments)
 
 
 def _open_streams() -> None:
@@ -151,7 +152,8 @@ def _open_streams() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # for as long as the process
 
 
-def _failed(error: Exception, *, as_json: bool) -> int:
+def failed(error: Exception, *, as_json: bool) -> int:
+    """Say an error, whatever it is; returns the exit code."""
     if os.environ.get("PERDURE_DEBUG", "") not in {"", "0"}:
         traceback.print_exc()
     known = report(error)

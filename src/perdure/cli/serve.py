@@ -42,6 +42,17 @@ class Limits:
     drain_timeout_s: float | None
 
 
+@dataclass(frozen=True)
+class Supervised:
+    """Another process looks after this engine: Ctrl-C and the terminal are its business.
+
+    Attributes:
+        lifeline: a descriptor that can be read, at its end, once that process is gone; then the engine drains.
+    """
+
+    lifeline: int | None
+
+
 class View(Protocol):
     """Shows what the engine does."""
 
@@ -151,11 +162,11 @@ class LiveView:
             self.say(self.monitor.summary(now_us()))
 
 
-def view_for(out: Output) -> View:
-    """The view that fits whoever looks."""
+def view_for(out: Output, *, live: bool = True) -> View:
+    """The view that fits whoever looks; lines rather than a live view where others write on the terminal as well."""
     if out.json:
         return JsonView(out)
-    return LiveView(out) if out.terminal else PlainView(out)
+    return LiveView(out) if out.terminal and live else PlainView(out)
 
 
 class Stop:
@@ -164,13 +175,20 @@ class Stop:
     Attributes:
         drain: set by the first SIGINT or SIGTERM.
         at_once: set by the second.
+
+    Args:
+        supervised: by whom SIGINT is answered instead, and whose end drains too.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, supervised: Supervised | None = None) -> None:
         self.drain = asyncio.Event()
         self.at_once = asyncio.Event()
+        self._lifeline = None if supervised is None else supervised.lifeline
+        self._numbers = (signal.SIGINT, signal.SIGTERM) if supervised is None else (signal.SIGTERM,)
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        if self._lifeline is not None:
+            loop.add_reader(self._lifeline, self._alone)
+        for number in self._numbers:
             with suppress(NotImplementedError, ValueError, RuntimeError):  # Windows, or not the main thread
                 loop.add_signal_handler(number, self._signal)
 
@@ -179,15 +197,53 @@ class Stop:
             self.at_once.set()
         self.drain.set()
 
+    def _alone(self) -> None:
+        """Nobody looks after this engine any more."""
+        self._cut()
+        self.drain.set()
+
+    def _cut(self) -> None:
+        if self._lifeline is not None:
+            asyncio.get_running_loop().remove_reader(self._lifeline)
+        self._lifeline = None
+
     def close(self) -> None:
         """Give the signals back."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        self._cut()
+        for number in self._numbers:
             with suppress(NotImplementedError, ValueError, RuntimeError):
                 loop.remove_signal_handler(number)
 
 
-async def serve(place: Place, limits: Limits, *, until_idle: bool, as_json: bool) -> int:
+def run_engine(
+    place: Place, limits: Limits, *, until_idle: bool, as_json: bool, supervised: Supervised | None = None
+) -> int:
+    """`serve` on an event loop of its own; what handlers leave behind does not keep the process.
+
+    Raises:
+        StoreUnavailable, Problem: see `serve`.
+    """
+    runner = asyncio.Runner(loop_factory=_loop_factory())
+    try:
+        return runner.run(serve(place, limits, until_idle=until_idle, as_json=as_json, supervised=supervised))
+    finally:
+        if not runner.run(leave_stragglers()):
+            runner.close()
+
+
+def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
+    """uvloop where it is installed; it makes the engine faster."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.Loop
+
+
+async def serve(
+    place: Place, limits: Limits, *, until_idle: bool, as_json: bool, supervised: Supervised | None = None
+) -> int:
     """Run the engine until a signal, until it is idle if so asked, or until the store is gone; returns the exit code.
 
     Raises:
@@ -198,9 +254,9 @@ async def serve(place: Place, limits: Limits, *, until_idle: bool, as_json: bool
         raise TypeError("an engine needs an application")
     out = Output(json=as_json, outlived=True)
     log_to_stderr()
-    stop = Stop()
+    stop = Stop(supervised)
     app = place.app.app
-    view = view_for(out)
+    view = view_for(out, live=supervised is None)
     started = False
     try:
         opened = app.engine(

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 EXAMPLE = "payouts:app"
 
 
+class BrokenCode(Problem):
+    """The module that is named is there, but the code in it fails: an edit mends that, another name does not."""
+
+
 @dataclass(frozen=True)
 class LoadedApp:
     """An application and how the user named it."""
@@ -140,13 +144,13 @@ def _import_problem(error: BaseException, place: str, target: Setting) -> Proble
             f"run the command in the folder that holds it, or name the file: {error.name.replace('.', os.sep)}.py:app",
         )
     if isinstance(error, SystemExit):
-        return Problem(
+        return BrokenCode(
             f"{target.source}: importing {place} ended the program",
             "put what should only run as a script under `if __name__ == '__main__':`",
         )
     line = user_line(error, refused_by_us=True)
     where = f" ({line})" if line else ""
-    return Problem(
+    return BrokenCode(
         f"{target.source}: importing {place} failed{where}: {type(error).__name__}: {error}",
         "PERDURE_DEBUG=1 shows the traceback",
     )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli.connect import Place, locate
+from perdure.cli.connect import locate
 from perdure.cli.exits import Exit
 from perdure.cli.options import AppOption, JsonOption, StoreOption
 from perdure.cli.problems import Problem, refuse
@@ -49,35 +48,22 @@ def run(
     """
     if app_argument is not None and app is not None and app_argument != app:
         refuse(f"two applications given: {app_argument!r} and --app {app!r}")
-    limits = _limits(concurrency, drain_timeout)
+    limits = limits_of(concurrency, drain_timeout)
     place = locate(app_argument if app_argument is not None else app, store, needs_app=True)
+    from perdure.cli.serve import run_engine
+
     try:
-        return _serve(place, limits, until_idle=until_idle, as_json=as_json)
+        return run_engine(place, limits, until_idle=until_idle, as_json=as_json)
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
 
 
-def _serve(place: Place, limits: Limits, *, until_idle: bool, as_json: bool) -> int:
-    from perdure.cli.serve import leave_stragglers, serve
+def limits_of(concurrency: int | None, drain_timeout: str | None) -> Limits:
+    """What arguments, environment and project say of both.
 
-    runner = asyncio.Runner(loop_factory=_loop_factory())
-    try:
-        return runner.run(serve(place, limits, until_idle=until_idle, as_json=as_json))
-    finally:
-        if not runner.run(leave_stragglers()):
-            runner.close()
-
-
-def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
-    """uvloop where it is installed; it makes the engine faster."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.Loop
-
-
-def _limits(concurrency: int | None, drain_timeout: str | None) -> Limits:
+    Raises:
+        Problem: something else than a number, or a duration.
+    """
     from perdure.cli.serve import Limits
     from perdure.cli.times import parse_duration_us
 
