@@ -5,13 +5,12 @@ Ctrl-C on the terminal reaches every process on it; these two leave it to their 
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -19,6 +18,8 @@ from perdure.cli.problems import Report, report
 from perdure.core.check import CheckReport
 
 if TYPE_CHECKING:
+    import io
+
     from perdure.cli.connect import Place
 
 OPTIONS = ("-B", "-P")
@@ -83,11 +84,12 @@ def main(kind: str, order: Order) -> int:
 def _engine(order: Order) -> int:
     from perdure.cli.commands.run import limits_of
     from perdure.cli.connect import locate
-    from perdure.cli.main import failed
+    from perdure.cli.main import failed, open_streams
     from perdure.cli.serve import Limits, Supervised, run_engine
 
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # what handlers print is seen at once, and line by line
+    open_streams()
+    # What handlers print is seen at once, and line by line, also with PYTHONUNBUFFERED: the parent writes here as well.
+    cast("io.TextIOWrapper", sys.stdout).reconfigure(line_buffering=True, write_through=False)
     try:
         limits = Limits(limits_of(order.concurrency, None).concurrency, order.drain_timeout_s)
         place = locate(order.app, order.store, needs_app=True)

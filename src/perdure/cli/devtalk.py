@@ -45,7 +45,7 @@ class Talk:
             self._value("watching", paths=places, files=files)
         else:
             where = ", ".join("this folder" if place == "." else place for place in places)
-            self._line(f"watching {count(files, 'file')} in {where}; a save restarts the engine")
+            self._line(f"watching {where}, {count(files, 'file')} in all; a save restarts the engine")
 
     def saved(self, files: Collection[Path]) -> None:
         """Files were saved."""

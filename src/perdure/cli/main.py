@@ -130,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code; what every one means stands in `exits.py`.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    _open_streams()
+    open_streams()
     try:
         command = typer.main.get_command(build())
         answer: object = command.main(args=arguments or ["--help"], prog_name="perdure", standalone_mode=False)
@@ -145,7 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return failed(error, as_json="--json" in arguments)
 
 
-def _open_streams() -> None:
+def open_streams() -> None:
     """Python has no stdout or stderr where the process was started without one, as by some service managers."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
