@@ -13,7 +13,16 @@ from typing import TypeAlias, TypeVar
 from perdure.core.facts import RunSucceeded
 from perdure.define.pipeline import AnyPipeline
 from perdure.define.result import Canceled, Failed, Succeeded
-from perdure.errors import InvalidRun, KeyTaken, NotAllowed, NotFound, PerdureError, ScheduleConflict, StoreUnavailable
+from perdure.errors import (
+    InvalidRun,
+    KeyTaken,
+    NotAllowed,
+    NotFound,
+    PayloadError,
+    PerdureError,
+    ScheduleConflict,
+    StoreUnavailable,
+)
 from perdure.runtime.client import Client
 from perdure.runtime.run import Run
 from perdure.testing.simulation.dice import Dice
@@ -196,7 +205,24 @@ class Callers:
                 work = client.resolve(run_id, skip=True, actor=actor)
             case _:
                 work = client.resolve(run_id, fail="it will not work", actor=actor)
-        await self._operate(run_id, work, KeyTaken, NotAllowed)
+        await self._operate(run_id, work, KeyTaken, NotAllowed, PayloadError)  # a sleep takes no value
+
+    async def abandon(self, number: int, client: Client, run_id: str) -> None:
+        """A run that is invalid is given up, or by force one that nobody executes [D-7]."""
+        judge, force = self.history.judges[run_id], self.dice.maybe(0.6)
+        try:
+            await client.abandon(run_id, actor=f"call {number}", force=force)
+        except NotAllowed:
+            self.dice.count("given up: refused")
+        except KeyTaken as taken:
+            self._demand(judge.outcome is not None, run_id, "J-5", f"refused with {taken}, and the run has not ended")
+        except NotFound:
+            self._demand(run_id in self.history.removed, run_id, "J-2", "a run is not found")
+        else:
+            self.dice.count("given up: by force" if force else "given up: invalid")
+            self._demand(
+                judge.abandoned is not None, run_id, "D-7", "a run was given up, and its journal knows nothing"
+            )
 
     async def _operate(self, run_id: str, work: Coroutine[object, object, None], *refusals: type[PerdureError]) -> bool:
         """Whether it was acknowledged; a refusal has to be true."""

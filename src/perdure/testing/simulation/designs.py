@@ -5,18 +5,29 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from perdure.core.facts import SlotMode
 from perdure.core.retry import Retry
 from perdure.define.invocation import FailedInvocation, Invocation, UnwindInvocation
+from perdure.define.later import Later
 from perdure.define.pipeline import Bound, Pipeline
-from perdure.define.step import AsyncStep, Need, optional, retired
+from perdure.define.sleep import Sleep
+from perdure.define.step import AsyncPoll, AsyncStep, Need, Step, optional, retired
 from perdure.testing.simulation.dice import Dice
-from perdure.testing.simulation.world import Impossible, Order, Seat
+from perdure.testing.simulation.world import Impossible, Order, Seat, Text
 
 Inv = Invocation[Order, Seat]
 
-POOL = tuple(f"s{n}" for n in range(9))
+NAPS = ("z9", "z8", "z7")
+"""Steps that sleep in some deployments and are called in others; nobody reads them."""
+
+POLLS = frozenset({"s6", "s8"})
+"""Steps that may say `Later`."""
+
+DURATIONS_S = (0.5, 5.0, 60.0, 300.0)
+
+POOL = (*(f"s{n}" for n in range(9)), *NAPS)
 """Step ids; policies hang on the id, so that they are the same in every deployment."""
 
 RETRIES: dict[str, Retry | None] = {
@@ -42,6 +53,7 @@ class StepDesign:
     settle: bool = False
     needs: str = ""
     need_is_optional: bool = True
+    sleep_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -66,7 +78,17 @@ async def forward(inv: Inv) -> str:
     return await inv.deps.forward(inv)
 
 
-async def backward(inv: UnwindInvocation[Order, Seat], state: str) -> None:
+async def forward_of_nap(inv: Inv) -> Text:
+    """The handler of a step that sleeps in other deployments."""
+    return await inv.deps.forward(inv)
+
+
+async def asked(inv: Inv) -> str | Later:
+    """The handler of every poll."""
+    return await inv.deps.asked(inv)
+
+
+async def backward(inv: UnwindInvocation[Order, Seat], state: Text) -> None:
     """The unwind handler of every step."""
     await inv.deps.backward(inv, state)
 
@@ -86,29 +108,43 @@ def broken_condition(inv: Inv) -> bool:
     raise RuntimeError("the condition has a bug")
 
 
+def _build_step(
+    one: StepDesign, needed: Step[Order, Seat, Text] | None, condition: Callable[[Inv], bool]
+) -> Step[Order, Seat, Text]:
+    when = condition if one.conditional else None
+    if one.sleep_s:
+        slept = Sleep(one.id, one.sleep_s) if when is None else Sleep(one.id, one.sleep_s, when=when)
+        return cast("Step[Order, Seat, Text]", slept)
+    need: tuple[Need, ...] = ()
+    if needed is not None:
+        loose = one.need_is_optional or needed.when is not None
+        need = (optional(needed),) if loose else (needed,)
+    polls = one.id in POLLS
+    handler = asked if polls else forward_of_nap if one.id in NAPS else forward
+    kind = cast("type[AsyncStep[Order, Seat, Text]]", AsyncPoll if polls else AsyncStep)
+    return kind(
+        one.id,
+        handler,
+        True,
+        unwind=backward if one.unwind else None,
+        unwind_is_async=True,
+        unwind_in_doubt=backward_in_doubt if one.unwind and one.in_doubt else None,
+        unwind_in_doubt_is_async=True,
+        timeout_s=TIMEOUTS.get(one.id),
+        retry=RETRIES.get(one.id),
+        needs=need,
+        when=when,
+        on_cancel="settle" if one.settle else "cancel",
+        polls=polls,
+    )
+
+
 def build(design: Design, seat: Seat) -> Bound:
     """The pipeline of a design, bound to a seat of the world."""
-    steps: dict[str, AsyncStep[Order, Seat, str]] = {}
+    steps: dict[str, Step[Order, Seat, Text]] = {}
     for one in design.steps:
         needed = steps.get(one.needs)
-        need: tuple[Need, ...] = ()
-        if needed is not None:
-            loose = one.need_is_optional or needed.when is not None
-            need = (optional(needed),) if loose else (needed,)
-        made: AsyncStep[Order, Seat, str] = AsyncStep(
-            one.id,
-            forward,
-            True,
-            unwind=backward if one.unwind else None,
-            unwind_is_async=True,
-            unwind_in_doubt=backward_in_doubt if one.unwind and one.in_doubt else None,
-            unwind_in_doubt_is_async=True,
-            timeout_s=TIMEOUTS.get(one.id),
-            retry=RETRIES.get(one.id),
-            needs=need,
-            when=(broken_condition if design.broken_condition else condition) if one.conditional else None,
-            on_cancel="settle" if one.settle else "cancel",
-        )
+        made = _build_step(one, needed, broken_condition if design.broken_condition else condition)
         steps[one.id] = retired(made) if one.retired else made
         if needed is not None:
             seat.reads[design.id, one.id] = (needed, one.need_is_optional or needed.when is not None)
@@ -131,11 +167,13 @@ def build(design: Design, seat: Seat) -> Bound:
     return pipeline.bind(deps)
 
 
-def _output(steps: dict[str, AsyncStep[Order, Seat, str]], broken: bool) -> Callable[[Inv], str]:
+def _output(steps: dict[str, Step[Order, Seat, Text]], broken: bool) -> Callable[[Inv], str]:
     def output(inv: Inv) -> str:
         if broken:
             raise RuntimeError("the output function has a bug")
-        return "+".join(inv.get(step, "-") for step in steps.values())
+        called = [step for step in steps.values() if not step.sleep_us]  # what a nap was called for is no sleep's state
+        states: list[Text] = [inv.get(step, None) for step in called]
+        return "+".join(state or "-" for state in states)
 
     return output
 
@@ -155,14 +193,16 @@ def first_design(pipeline: str, slot: SlotMode, dice: Dice) -> Design:
 
 def _new_step(step: str, others: list[str], dice: Dice) -> StepDesign:
     unwind = dice.maybe(0.6)
+    others = [other for other in others if other not in NAPS]
     return StepDesign(
         step,
         unwind=unwind,
         in_doubt=unwind and dice.maybe(0.4),
         conditional=dice.maybe(0.2),
         settle=dice.maybe(0.2),
-        needs=dice.choice(others) if dice.maybe(0.6) else "",
+        needs=dice.choice(others) if others and dice.maybe(0.6) else "",
         need_is_optional=dice.maybe(0.4),
+        sleep_s=dice.choice(DURATIONS_S) if step in NAPS and dice.maybe(0.8) else 0.0,
     )
 
 
@@ -188,6 +228,9 @@ class Evolution:
         kind = dice.choice(tuple(_MUTATIONS))
         if unwinding and dice.maybe(0.5):
             kind, stands = dice.choice(("remove", "toggle unwind")), unwinding
+        napping = [step for step in stands if step in NAPS]
+        if napping and dice.maybe(0.3):
+            kind, stands = "toggle sleep", napping
         self.known.update({step.id: step for step in self.now.steps})
         steps = list(self.now.steps)
         for _ in range(dice.choice((2, 3, 4) if kind == "remove" else (1, 1, 2))):
@@ -254,7 +297,7 @@ def _code_only(_past: Evolution, steps: list[StepDesign], _at: int, _dice: Dice)
 
 
 def _flip(flag: str) -> _Change:
-    def change(_past: Evolution, steps: list[StepDesign], at: int, _dice: Dice) -> list[StepDesign]:
+    def change(_past: Evolution, steps: list[StepDesign], at: int, dice: Dice) -> list[StepDesign]:
         step = steps[at]
         match flag:
             case "retired":
@@ -265,6 +308,13 @@ def _flip(flag: str) -> _Change:
                 steps[at] = replace(step, unwind=True, in_doubt=not step.in_doubt)
             case "conditional":
                 steps[at] = replace(step, conditional=not step.conditional)
+            case "sleep":
+                naps = [at for at, one in enumerate(steps) if one.id in NAPS]
+                if naps:
+                    nap = at if at in naps else dice.choice(naps)
+                    steps[nap] = replace(steps[nap], sleep_s=0.0 if steps[nap].sleep_s else dice.choice(DURATIONS_S))
+            case "duration":
+                steps[:] = [replace(one, sleep_s=dice.choice(DURATIONS_S)) if one.sleep_s else one for one in steps]
             case _:
                 steps[at] = replace(step, settle=not step.settle)
         return steps
@@ -282,6 +332,8 @@ _MUTATIONS: dict[str, _Change] = {
     "toggle unwind in doubt": _flip("in_doubt"),
     "toggle condition": _flip("conditional"),
     "toggle settle": _flip("settle"),
+    "toggle sleep": _flip("sleep"),
+    "another duration": _flip("duration"),
     "rollback": _rollback,
     "code only": _code_only,
 }

@@ -41,6 +41,7 @@ CHANCES: dict[str, float] = {
     "handler kept a memo": 0.20,
     "handler returned too much": 0.02,
     "handler broke its contract": 0.01,
+    "poll said later": 0.50,
     # callers
     "caller canceled at an await": 0.25,
     "caller canceled while its append is in flight": 0.15,
@@ -59,6 +60,7 @@ ACTIONS: dict[str, float] = {
     "release": 3.0,
     "retry": 2.0,
     "resolve": 3.0,
+    "abandon": 1.0,
     "crash": 2.0,
     "crash while starting": 0.7,
     "drain": 1.5,
@@ -75,6 +77,14 @@ ACTIONS: dict[str, float] = {
 COUNTED: tuple[str, ...] = (
     # what came of it, read off the journals
     "attempt lost",
+    "sleep began",
+    "sleep ended",
+    "sleep canceled",
+    "shape changed",
+    "given up: invalid",
+    "given up: by force",
+    "given up: in doubt",
+    "given up: refused",
     "attempt interrupted",
     "attempt timed out",
     "retry bounded: held",
@@ -109,6 +119,7 @@ COUNTED: tuple[str, ...] = (
     "run succeeded",
     "run failed",
     "run canceled",
+    "run abandoned",
     "result seen by a caller",
     "redeploy: insert",
     "redeploy: move",
@@ -119,6 +130,8 @@ COUNTED: tuple[str, ...] = (
     "redeploy: toggle unwind in doubt",
     "redeploy: toggle condition",
     "redeploy: toggle settle",
+    "redeploy: toggle sleep",
+    "redeploy: another duration",
     "redeploy: rollback",
     "redeploy: code only",
 )

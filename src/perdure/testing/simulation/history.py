@@ -48,6 +48,7 @@ class ProcessView(Protocol):
     def draining(self) -> bool: ...
     @property
     def broken(self) -> bool: ...
+    def sleep_us(self, pipeline: str, step: str) -> int: ...
 
 
 class History(MemoryData):
@@ -75,6 +76,7 @@ class History(MemoryData):
         self._dice = dice
         self._clock = now_us
         self._start_us = now_us()
+        self._before = ("", "")
         self._topologies: dict[tuple[str, int], Topology] = {}
 
     # --- notes
@@ -94,6 +96,8 @@ class History(MemoryData):
     def append(self, append: Append) -> AppendResult:
         """See `MemoryData.append`."""
         before = self._row_count(append.run_id)
+        known = self.run(append.run_id)
+        self._before = ("", "") if known is None or known.state is None else (known.state.status, known.state.worker)
         result = super().append(append)
         name = type(result).__name__
         if self._row_count(append.run_id) == before:
@@ -192,9 +196,22 @@ class History(MemoryData):
             found = self._topologies[pipeline, generation] = former[-1].after(former)
         return found
 
+    def newest(self, pipeline: str) -> Topology:
+        """The topology that was deployed last."""
+        return self.topology(pipeline, max(d.generation for d in self.registry if d.pipeline == pipeline))
+
+    def reason(self, run_id: str) -> tuple[str, str]:
+        """Status and owner of a run before the append that is judged."""
+        return self._before
+
     def policy(self, step: str) -> Retry:
         """The retry policy of a step, the same in every deployment."""
         return RETRIES.get(step) or DEFAULT_RETRY
+
+    def sleep_us(self, worker: str, pipeline: str, step: str) -> int:
+        """How long a sleep takes in the code of that engine; 0 if it has no such sleep."""
+        process = self.processes.get(worker)
+        return 0 if process is None else process.sleep_us(pipeline, step)
 
     def holds(self, step: str, submitted: RunSubmitted | None) -> bool:
         """What the condition of a step says about a run."""

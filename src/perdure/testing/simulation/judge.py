@@ -12,6 +12,7 @@ from perdure.core.chain import chain_hash
 from perdure.core.facts import (
     Fact,
     OperationFailed,
+    OperationParked,
     OperationProgress,
     OperationReserved,
     OperationResolved,
@@ -20,6 +21,7 @@ from perdure.core.facts import (
     OperationSucceeded,
     OutcomeCommitted,
     Phase,
+    RunAbandoned,
     RunCancelRequested,
     RunFailed,
     RunHeld,
@@ -32,11 +34,12 @@ from perdure.core.facts import (
 from perdure.core.retry import Retry
 from perdure.core.topology import StepSpec, Topology
 from perdure.ports.store import Append
+from perdure.testing.simulation import pauses
 from perdure.testing.simulation.law import Law
 from perdure.testing.simulation.ledger import Ledger, Selection
 from perdure.testing.simulation.world import Attempt, AttemptKey
 
-_FROM_OUTSIDE = (RunCancelRequested, RunHeld, RunReleased, OperationResolved)
+_FROM_OUTSIDE = (RunCancelRequested, RunHeld, RunReleased, RunAbandoned, OperationResolved)
 
 NOTICE_US = 2_000_000
 """How long after a durable fact from outside a handler may still be started: being told takes time."""
@@ -81,7 +84,7 @@ class Judge(Ledger):
         for at, fact in enumerate(facts):
             self.seq += 1
             self.demand(self.ended is None, "J-8", f"{type(fact).__name__} follows a terminal fact")
-            if outside:
+            if outside and self.abandoned is None:
                 self.demand(isinstance(fact, _FROM_OUTSIDE), "J-6", f"{type(fact).__name__} came from outside")
             if self.outcome is not None:
                 self.demand(isinstance(fact, (RunSucceeded, RunFailed)), "M-12", "something follows the outcome")
@@ -111,6 +114,10 @@ class Judge(Ledger):
                 self._claimed(fact)
             case OperationReserved():
                 self._reserved(fact)
+            case OperationParked():
+                pauses.judge_parked(self, fact)
+            case OperationSucceeded(attempt=0):
+                pauses.judge_woken(self, fact)
             case OperationSucceeded():
                 self._succeeded(fact)
             case OperationRetryScheduled():
@@ -128,10 +135,14 @@ class Judge(Ledger):
                 self.demand((fact.phase, fact.step, fact.name) not in self.memos, "M-15", f"memo {fact.name} twice")
             case RunCancelRequested():
                 self._cancel(fact)
+            case RunAbandoned():
+                pauses.judge_abandoned(self, fact, rest)
             case RunHeld() | RunReleased() | SegmentCompleted() | OutcomeCommitted():
                 pass
             case RunSucceeded():
                 self._run_succeeded(fact)
+            case RunFailed() if self.abandoned is not None:
+                pauses.judge_given_up(self, fact)
             case RunFailed():
                 self._run_failed(fact)
             case _:
@@ -182,7 +193,8 @@ class Judge(Ledger):
             expected = self.newly_crossed(self.topology, step)
             self.demand(set(fact.crossed) == expected, "U-4", f"{step} crossed {fact.crossed}, not {sorted(expected)}")
             return
-        self._check_forward(step, fact.passed)
+        self.check_forward(step, fact.passed)
+        self.demand(self.asleep() is None, "D-1", f"a handler of {step} is to be called for a sleep that is open")
         if self.cancel is not None:
             spec = self.spec(step)
             settles = spec is not None and spec.settle and self.pin == step
@@ -198,7 +210,7 @@ class Judge(Ledger):
             )
             self.demand(self.lost < 5, "M-5", f"{step} lost five attempts in a row and runs again")
 
-    def _check_forward(self, step: str, passed: tuple[str, ...], *, exact: bool = True) -> None:
+    def check_forward(self, step: str, passed: tuple[str, ...], *, exact: bool = True) -> None:
         """A step may be started, skipped or canceled now, and passes what it says [E-2, E-4 .. E-9]."""
         self.demand(self.failure is None, "E-2", f"{step} goes forward while the run unwinds")
         selection = self.next_forward(self.topology)
@@ -213,13 +225,17 @@ class Judge(Ledger):
             if spec.retired and spec.id not in self.forward and spec.id in passed:
                 self.law.count("retired step bypassed")
 
+    def sleep_us(self, step: str) -> int:
+        """How long a step sleeps in the code of the newest owner; 0: it is called."""
+        return self.law.sleep_us(self.worker, self.submitted.pipeline if self.submitted is not None else "", step)
+
     def spec(self, step: str) -> StepSpec | None:
         """A step as deployed now."""
         position = self.topology.position.get(step)
         return None if position is None else self.topology.steps[position]
 
     def _skipped(self, fact: OperationSkipped) -> None:
-        self._check_forward(fact.step, fact.passed)
+        self.check_forward(fact.step, fact.passed)
         spec = self.spec(fact.step)
         self.demand(self.cancel is None, "E-12", f"the condition of {fact.step} was asked after a cancel")
         self.demand(self.held is None, "R-17", f"the condition of {fact.step} was asked on a held run")
@@ -282,13 +298,13 @@ class Judge(Ledger):
                 raised = attempt is not None and attempt.how in ("raised", "never", "canceled", "returned")
                 self.demand(raised, "M-5", f"{fact.step}#{fact.attempt} is called an error, its end was {attempt}")
             case "later":
-                self.blame("M-17", "nothing here asks for later")
+                pauses.judge_later(self, fact, attempt)
         self._check_bound(fact, policy, held)
 
     def _check_bound(self, fact: OperationRetryScheduled, policy: Retry, held: bool) -> None:
         """A used-up bound holds the run in the same append, or fails the step instead of a retry [M-5]."""
         bound = policy.bound(fact.phase)
-        if fact.cause == "interrupted" or bound is None or self.failures + 1 < bound:
+        if fact.cause in ("interrupted", "later") or bound is None or self.failures + 1 < bound:
             return
         if policy.then == "fail" and not held:
             self.blame("M-5", f"{fact.step} used up its {bound} attempts, and is tried again")
@@ -321,7 +337,9 @@ class Judge(Ledger):
         """A cancel acts on the next forward operation [R-12]."""
         started = self.attempts("forward", fact.step) > 0
         self.demand(self.cancel is not None, "R-12", f"{fact.step} was canceled without a request")
-        self._check_forward(fact.step, fact.passed, exact=not started)
+        self.check_forward(fact.step, fact.passed, exact=not started)
+        if self.asleep() is not None:
+            self.law.count("sleep canceled")
         self.demand(
             fact.in_doubt is (started and not own_word), "R-12", f"{fact.step} was canceled, in doubt: {fact.in_doubt}"
         )
@@ -345,7 +363,8 @@ class Judge(Ledger):
         self.demand(selection == Selection(None), "E-10", f"the run succeeded while {selection} is next")
         self.demand(self.held is None, "R-17", "a held run ended")
         self.demand(list(fact.in_doubt) == self.in_doubt(), "U-9", f"in doubt: {fact.in_doubt}, not {self.in_doubt()}")
-        expected = "+".join(self.state_text(step.id) or "-" for step in self.topology.steps)
+        called = [step.id for step in self.topology.steps if not self.sleep_us(step.id)]
+        expected = "+".join(self.state_text(step) or "-" for step in called)
         output = self.output()
         self.demand(output == expected, "M-13", f"output is {output!r}, not {expected!r}")
         self.ended_line = self.law.line()

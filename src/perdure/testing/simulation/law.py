@@ -33,8 +33,20 @@ class Law(Protocol):
         """A deployed topology, knowing what former generations declared."""
         ...
 
+    def newest(self, pipeline: str) -> Topology:
+        """The topology that was deployed last."""
+        ...
+
+    def reason(self, run_id: str) -> tuple[str, str]:
+        """Status and owner of a run before the append that is judged."""
+        ...
+
     def policy(self, step: str) -> Retry:
         """The retry policy of a step."""
+        ...
+
+    def sleep_us(self, worker: str, pipeline: str, step: str) -> int:
+        """How long a sleep takes in the code of that engine."""
         ...
 
     def holds(self, step: str, submitted: RunSubmitted | None) -> bool:

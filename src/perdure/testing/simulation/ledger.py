@@ -11,6 +11,7 @@ from perdure.core.facts import (
     Fact,
     Failure,
     OperationFailed,
+    OperationParked,
     OperationProgress,
     OperationReserved,
     OperationResolved,
@@ -19,6 +20,7 @@ from perdure.core.facts import (
     OperationSucceeded,
     OutcomeCommitted,
     Phase,
+    RunAbandoned,
     RunCancelRequested,
     RunFailed,
     RunHeld,
@@ -39,6 +41,12 @@ class Entry:
     attempts: int = 0
     state: object = None
     in_doubt: bool = False
+    until_us: int = 0
+
+    @property
+    def asleep(self) -> bool:
+        """It sleeps: it was begun without an attempt, and is not over."""
+        return self.status == "unresolved" and self.until_us > 0
 
 
 @dataclass
@@ -86,6 +94,7 @@ class Ledger:
         self.memos: dict[tuple[Phase, str, str], object] = {}
         self.outcome: OutcomeCommitted | None = None
         self.ended: RunSucceeded | RunFailed | None = None
+        self.abandoned: RunAbandoned | None = None
         self.holds = 0
         self.releases = 0
 
@@ -107,8 +116,11 @@ class Ledger:
             case RunReleased():
                 self.releases += 1
                 self.held, self.failures, self.lost = None, 0, 0
+                nap = self.asleep()
                 if fact.retry or self.current is not None:
-                    self.due_us = 0
+                    self.due_us = 0 if nap is None else nap.until_us
+            case RunAbandoned():
+                self._fold_abandoned(fact)
             case OutcomeCommitted():
                 self.outcome = fact
             case RunSucceeded() | RunFailed():
@@ -118,6 +130,14 @@ class Ledger:
                 self.memos[fact.phase, fact.step, fact.name] = msgspec.json.decode(fact.value)
             case _:
                 self._fold_operation(fact)
+
+    def _fold_abandoned(self, fact: RunAbandoned) -> None:
+        if self.pin is not None:
+            entry = self.forward[self.pin]
+            entry.status, entry.in_doubt = "failed", entry.attempts > 0
+        self.abandoned, self.failure = fact, fact.failure
+        self.pin = self.open = self.held = None
+        self.due_us = 0
 
     def _fold_operation(self, fact: Fact) -> None:
         match fact:
@@ -133,7 +153,9 @@ class Ledger:
             case OperationRetryScheduled():
                 self.open = None
                 self.due_us = fact.due_us
-                if fact.cause != "interrupted":
+                if fact.cause == "later":
+                    self.lost = 0
+                elif fact.cause != "interrupted":
                     self.failures += 1
                     self.lost = self.lost + 1 if fact.cause == "lost" else 0
             case OperationFailed(step, failure, phase):
@@ -148,6 +170,10 @@ class Ledger:
                 self.passed |= set(passed)
                 self._progress(step, "skipped", None)
                 self.due_us = 0
+            case OperationParked(step, due_us, passed):
+                self.forward[step] = Entry("unresolved", until_us=due_us)
+                self.pin, self.due_us = step, due_us
+                self.passed |= set(passed)
             case OperationResolved():
                 self._fold_resolved(fact)
             case _:
@@ -208,6 +234,11 @@ class Ledger:
 
     # --- asking
 
+    def asleep(self) -> Entry | None:
+        """The sleep that is open, if there is one."""
+        entry = None if self.pin is None else self.forward[self.pin]
+        return entry if entry is not None and entry.asleep else None
+
     def attempts(self, phase: Phase, step: str) -> int:
         """Attempts reserved so far."""
         entry = self.forward.get(step) if phase == "forward" else self.unwind.get(step)
@@ -216,7 +247,8 @@ class Ledger:
     def state_text(self, step: str) -> str | None:
         """A committed state, as the handlers of the simulation return them."""
         entry = self.forward.get(step)
-        return str(entry.state) if entry is not None and entry.status == "succeeded" else None
+        done = entry is not None and entry.status == "succeeded" and entry.state is not None
+        return str(entry.state) if entry is not None and done else None
 
     def memo_text(self, phase: Phase, step: str, name: str) -> str | None:
         """A recorded memo; an unwind handler sees those of its forward operation, unless it has one of its own."""

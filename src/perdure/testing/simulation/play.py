@@ -138,7 +138,7 @@ class Play:
         match action:
             case "submit" | "submit again" | "submit other input" | "submit with delay" | "submit with deadline":
                 await self._submit(action)
-            case "cancel" | "hold" | "release" | "retry" | "resolve" | "wait for a result":
+            case "cancel" | "hold" | "release" | "retry" | "resolve" | "abandon" | "wait for a result":
                 self._operate(action)
             case "time passes":
                 await asyncio.sleep(self.dice.delay_s(60.0))
@@ -262,6 +262,8 @@ class Play:
             runs = [run for run in self.history.judges if run not in self.history.removed]
         if not runs:
             return
+        if action == "abandon" and self.dice.maybe(0.6):
+            runs = [run for run in runs if self._invalid(run)] or runs
         run_id = self.dice.choice(runs)
         method = {
             "cancel": self.callers.cancel,
@@ -269,6 +271,7 @@ class Play:
             "release": self.callers.release,
             "retry": self.callers.retry,
             "resolve": self.callers.resolve,
+            "abandon": self.callers.abandon,
             "wait for a result": self.callers.result,
         }[action]
         self._call(action, lambda number, client: method(number, client, run_id))
@@ -354,6 +357,7 @@ class Play:
         for _ in range(3):  # what was lost or failed under a hold is seen after it, and may hold once more
             await self._release_all()
             await self._wait_for_rest()
+        await self._give_up_split()
         engine = (await self._living()).engine
         for run_id, judge in self.history.judges.items():
             run = self.history.run(run_id)
@@ -368,6 +372,20 @@ class Play:
         for run_id, judge in list(self.history.judges.items()):
             if judge.ended is None and judge.held is not None and engine is not None:
                 await engine.release(run_id, actor="the end")
+
+    async def _give_up_split(self) -> None:
+        """A step that sleeps in one run and was called in another cannot be both: one is given up [D-1, D-7]."""
+        engine = (await self._living()).engine
+        for run_id, judge in list(self.history.judges.items()):
+            split = self._invalid(run_id).startswith("shape-changed")
+            if split and judge.ended is None and engine is not None:
+                await engine.abandon(run_id, actor="the end")
+
+    def _invalid(self, run_id: str) -> str:
+        """Why a run is invalid; empty if it is not."""
+        run = self.history.run(run_id)
+        state = run.state if run is not None else None
+        return state.reason if state is not None and state.status == "invalid" else ""
 
     async def _verify(self, client: Client) -> None:
         """Everything recomputed from the facts agrees, also after the index is lost [J-11]."""

@@ -52,6 +52,9 @@ class Process:
         self.alive = True
         self.draining = False
         self.broken = any(design.broken_output or design.broken_condition for design in designs)
+        self._sleeps_us = {
+            (design.id, one.id): round(one.sleep_s * 1_000_000) for design in designs for one in design.steps
+        }
         self.engine: Engine | None = None
         self.calls: Tasks = {}
         self.refused = False
@@ -94,6 +97,10 @@ class Process:
             self.engine = None
             self._settled.set()
             self._history.note(f"p{self.number} is gone")
+
+    def sleep_us(self, pipeline: str, step: str) -> int:
+        """How long a sleep takes in its code."""
+        return self._sleeps_us.get((pipeline, step), 0)
 
     async def up(self) -> bool:
         """Wait until it serves, or has given up."""

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from perdure.core.facts import Phase
 from perdure.define.invocation import Invocation, UnwindInvocation
+from perdure.define.later import Later
 from perdure.define.signals import Fail
-from perdure.define.step import AsyncStep
+from perdure.define.step import Step
 from perdure.testing.simulation.dice import Dice
 
 if TYPE_CHECKING:
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 AttemptKey: TypeAlias = tuple[str, Phase, str, int]
 """Run, phase, step, number."""
 
-How: TypeAlias = Literal["running", "returned", "raised", "never", "failed", "canceled", "died"]
+How: TypeAlias = Literal["running", "returned", "later", "raised", "never", "failed", "canceled", "died"]
+
+Text: TypeAlias = "str | None"
+"""State of a step: of a nap that is called, perhaps of one that slept."""
 
 BIG = 3_000
 """Characters of a state that is over the limit of `PAYLOAD_LIMIT`."""
@@ -50,6 +54,7 @@ class Attempt:
         process: number of the process it ran in.
         how: how it ended, from the handler's own point of view.
         value: what it returned.
+        later_us: how much later it asked to be called again.
         stopped: it saw its cancellation.
     """
 
@@ -57,6 +62,7 @@ class Attempt:
     started_us: int
     how: How = "running"
     value: str | None = None
+    later_us: int = 0
     ended_us: int = 0
     stopped: bool = False
 
@@ -117,13 +123,27 @@ class Seat:
     crash: Callable[[str], None]
     now_us: Callable[[], int]
     alive: bool = True
-    reads: dict[tuple[str, str], tuple[AsyncStep[Order, Seat, str], bool]] = field(
-        default_factory=dict[tuple[str, str], "tuple[AsyncStep[Order, Seat, str], bool]"]
+    reads: dict[tuple[str, str], tuple[Step[Order, Seat, Text], bool]] = field(
+        default_factory=dict[tuple[str, str], "tuple[Step[Order, Seat, Text], bool]"]
     )
 
     async def forward(self, inv: Invocation[Order, Seat]) -> str:
         """What every step does."""
         return await self._attempt(inv, "forward", inv.idempotency_key)
+
+    async def asked(self, inv: Invocation[Order, Seat]) -> str | Later:
+        """What every poll does: later, or what every step does [B-15]."""
+        dice = self.world.dice
+        if not dice.hit("poll said later"):
+            return await self.forward(inv)
+        name: AttemptKey = (inv.run_id, "forward", inv.step_id, inv.attempt)
+        attempt = self._started(name)
+        later = Later(max(dice.delay_s(10.0), 0.001))
+        attempt.how, attempt.later_us, attempt.ended_us = "later", later.delay_us, self.now_us()
+        if self.world.running.get(inv.run_id) == name:
+            del self.world.running[inv.run_id]
+        self.world.history.note(f"p{self.process} {_text(name)} later {later.delay_us}")
+        return later
 
     async def backward(self, inv: UnwindInvocation[Order, Seat], state: str | None) -> None:
         """What every unwind handler does; it is given the state that was committed [U-2], or none in doubt [U-12]."""
