@@ -14,7 +14,7 @@ from examples.flight_refunds.flights import CarrierDay, airline_names, read_mont
 from examples.flight_refunds.pipeline import Deps
 from examples.flight_refunds.settings import Settings
 from examples.flight_refunds.stores import Archive, Report, Reports
-from examples.flight_refunds.versions import CARELESS, V1, V2, V3, V4
+from examples.flight_refunds.versions import CARELESS, VERSIONS
 from perdure import App, Pipeline
 
 DEFAULT_DIRECTORY = Path("flight-refunds-demo")
@@ -39,5 +39,6 @@ def app_for(settings: Settings, version: Pipeline[CarrierDay, Deps, Report]) -> 
 
 
 _here = Settings(Path(os.environ.get("FLIGHT_REFUNDS_DIR", DEFAULT_DIRECTORY)))
-v1, v2, careless, v3, v4 = (app_for(_here, version) for version in (V1, V2, CARELESS, V3, V4))
+v1, v2, v3, v4 = (app_for(_here, version) for version in VERSIONS.values())
+careless = app_for(_here, CARELESS)
 app = v4

@@ -63,10 +63,13 @@ async def summarise(settings: Settings, client: Client, runs: Runs, rollout: Rol
     keys = keys_by_run(settings.bank_file)
     edits = told(lives, deployments)
     wrong = [*rollout.surprises, *problems(lives, deployments, keys)]
+    told_of = {each.edit.name: each for each in edits}
     for said in rollout.foretold:
-        became = next((each for each in edits if each.edit == said.edit), None)
-        if became is None or not came_true(said, became):
-            wrong.append(f"{said.edit.what}: check foretold {said}, the journals tell {became}")
+        became = told_of.get(said.edit.name)
+        if became is None:
+            wrong.append(f"when {said.edit.what}: the registry of deployments does not know it")
+        elif not came_true(said, became):
+            wrong.append(f"when {said.edit.what}: {said}, but {dict(became.soon)} of {became.in_flight} runs")
     counts = tally([[recorded.fact for recorded in life.facts] for life in lives])
     paid_with = Counter(key.split("/do/")[-1] for key in chain.from_iterable(keys.values()))
     return Summary(

@@ -136,6 +136,9 @@ class Foretold:
     passing: int
     invalid: int
 
+    def __str__(self) -> str:
+        return f"check foretold that {self.running} of {self.runs} runs run the step and {self.passing} leave it behind"
+
 
 def foretold(report: CheckReport, edit: Edit) -> Foretold:
     """The numbers of a report that are about the step of an edit."""

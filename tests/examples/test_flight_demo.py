@@ -165,22 +165,41 @@ def test_three_edits_reach_runs_in_flight_and_every_refund_is_paid_once(tmp_path
 
 def test_a_key_of_ones_own_pays_twice_and_the_auditor_sees_it(tmp_path: Path) -> None:
     """Without this, `doubled` might be 0 whatever the pipeline does. The README invites to try it."""
-    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
-    pipeline = tmp_path / "examples" / "flight_refunds" / "pipeline.py"
-    text = pipeline.read_text(encoding="utf-8")
-    spoilt = text.replace("bank.pay(inv.idempotency_key,", 'bank.pay(f"{inv.run_id} {inv.attempt}",')
-    assert spoilt != text
-    pipeline.write_text(spoilt, encoding="utf-8")
-    done = subprocess.run(
-        command(tmp_path / "demo", "--json", "--no-kill", "--no-edits"),
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    done = run_spoilt(
+        tmp_path,
+        "pipeline.py",
+        "bank.pay(inv.idempotency_key,",
+        'bank.pay(f"{inv.run_id} {inv.attempt}",',
+        "--no-kill",
+        "--no-edits",
+    )
+    assert done.returncode == 1, done.stderr
+    assert json.loads(done.stdout)["doubled"] > 0
+
+
+def test_an_edit_that_would_strand_runs_is_not_deployed(tmp_path: Path) -> None:
+    """D-6: the demo asks `perdure check` of every edit, and does as it says."""
+    done = run_spoilt(tmp_path, "versions.py", '"v3": V3', '"v3": CARELESS')
+    assert done.returncode == 3
+    assert "unresolved step pay-refunds/v1 is gone: keep it as retired" in done.stderr
+    assert deployed(tmp_path / "demo") == [VERSIONS[name].topology.digest for name in ("v1", "v2")]
+
+
+def run_spoilt(folder: Path, file: str, old: str, new: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """The demo in `folder / "demo"`, by a copy of the example in which something was changed."""
+    shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    path = folder / "examples" / "flight_refunds" / file
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    return subprocess.run(
+        command(folder / "demo", "--json", *options),
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 1, done.stderr
-    assert json.loads(done.stdout)["doubled"] > 0
 
 
 @needs_proc
