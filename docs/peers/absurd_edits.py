@@ -64,8 +64,8 @@ def work(phase: str, edit: str) -> None:
             def body(name: str = name, price: Any = price) -> Any:
                 return edits.perform(name, now, price)
 
-            state = ctx.step(name, body)
-            price = state if name == "quote" else price
+            state = ctx.step(edits.name_of(name), body)
+            price = state if name in edits.PRICED else price
         return "ok"
 
     assert order is not None

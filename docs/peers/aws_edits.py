@@ -34,8 +34,8 @@ def order(event: Any, context: DurableContext) -> str:
         def body(_: Any, name: str = name, price: Any = price) -> Any:
             return edits.perform(name, now, price)
 
-        state = context.step(body, name=name)
-        price = state if name == "quote" else price
+        state = context.step(body, name=edits.name_of(name))
+        price = state if name in edits.PRICED else price
     return "ok"
 
 

@@ -33,9 +33,9 @@ def source(deployment: edits.Deployment) -> str:
         if name == "pause":
             lines.append(f"    DBOS.sleep({edits.REST})\n")
         else:
-            target = "price = " if name == "quote" else ""
+            target = "price = " if name in edits.PRICED else ""
             patch = "if DBOS.patch('check'): " if name == "check" and os.environ.get("PATCHED") else ""
-            lines.append(f"    {patch}{target}{name}(price)\n")
+            lines.append(f"    {patch}{target}{edits.name_of(name)}({name!r}, price)\n")
     lines.append("    return 'ok'\n")
     return "".join(lines)
 
@@ -48,10 +48,10 @@ def load(deployment: edits.Deployment) -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    for name in {*deployment.steps} - {"pause"}:
+    for name in {edits.name_of(step) for step in deployment.steps} - {"pause"}:
 
-        def body(price: object, name: str = name) -> object:
-            return edits.perform(name, deployment, price)
+        def body(step: str, price: object) -> object:
+            return edits.perform(step, deployment, price)
 
         body.__name__ = body.__qualname__ = name
         setattr(module, name, DBOS.step()(body))

@@ -45,10 +45,20 @@ EDITS: dict[str, tuple[Deployment, Deployment]] = {
     "rename finished": (BASE, steps("hold quote pause charge notify")),
     "reorder finished": (BASE, steps("quote reserve pause charge notify")),
     "reorder ahead": (BASE, steps("reserve quote pause notify charge")),
+    "reorder twins": (
+        steps("reserve quote:a quote:b pause charge notify"),
+        steps("reserve quote:b quote:a pause charge notify"),
+    ),
     "change type": (BASE, steps("reserve quote pause charge notify", record=True)),
     "old after new": (steps("reserve check quote pause charge notify"), BASE),
 }
 PRICE = 700
+PRICED = ("quote", "quote:a")  # the steps whose state `charge` reads; of twins, the first
+
+
+def name_of(step: str) -> str:
+    """The name of the function: `quote:a` and `quote:b` are two calls of `quote`."""
+    return step.partition(":")[0]
 
 
 def called(name: str) -> None:
@@ -59,8 +69,11 @@ def called(name: str) -> None:
 
 def perform(name: str, deployment: Deployment, price: Any) -> object:
     """What each step does: `quote` finds out a price, `charge` reads it as this deployment knows it."""
-    called(name)
-    if name == "quote":
+    wrong = name == "charge" and not deployment.record and price not in (None, PRICE)
+    called(f"charge({price})" if wrong else name)
+    if name == "quote:b":
+        return PRICE + 200
+    if name in PRICED:
         return {"cents": PRICE} if deployment.record else PRICE
     if name == "charge":
         cents = price["cents"] if deployment.record else price

@@ -43,8 +43,8 @@ async def run(ctx: restate.WorkflowContext, number: str) -> str:
         def body(name: str = name, price: Any = price) -> Any:
             return edits.perform(name, NOW, price)
 
-        state = await ctx.run_typed(name, body)
-        price = state if name == "quote" else price
+        state = await ctx.run_typed(edits.name_of(name), body)
+        price = state if name in edits.PRICED else price
     return "ok"
 
 

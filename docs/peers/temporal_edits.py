@@ -42,8 +42,8 @@ def step_of(name: str) -> Any:
     """An activity of this name."""
 
     @activity.defn(name=name)
-    async def body(price: Any) -> Any:
-        return edits.perform(name, NOW, price)
+    async def body(step: str, price: Any) -> Any:
+        return edits.perform(step, NOW, price)
 
     return body
 
@@ -61,14 +61,14 @@ class Order:
                 continue
             if name == "check" and os.environ.get("PATCHED") and not workflow.patched("check"):
                 continue
-            kind = (Price if NOW.record else int) if name == "quote" else None
+            kind = (Price if NOW.record else int) if name in edits.PRICED else None
             state = await workflow.execute_activity(
-                name,
-                {"cents": price.cents} if isinstance(price, Price) else price,
+                edits.name_of(name),
+                args=[name, {"cents": price.cents} if isinstance(price, Price) else price],
                 start_to_close_timeout=timedelta(seconds=10),
                 result_type=kind,
             )
-            price = state if name == "quote" else price
+            price = state if name in edits.PRICED else price
         return "ok"
 
 
@@ -95,7 +95,7 @@ async def work(phase: str, edit: str) -> None:
     client = await Client.connect(os.environ["TEMPORAL"])
     run = "run-" + edit.replace(" ", "-")
     replayed = "" if phase == "before" else await replay(client, run)
-    names = {*NOW.steps} - {"pause"}
+    names = {edits.name_of(step) for step in NOW.steps} - {"pause"}
     async with Worker(
         client,
         task_queue=run,
