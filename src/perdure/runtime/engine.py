@@ -124,8 +124,8 @@ class Engine(Client):
             logger.info("%d runs of a former owner are due", taken)
         self._watchdog.start()
         await self._mend_waiting()
+        await self._scheduler.start()  # before the claimer: a start that fails here leaves nothing running
         self._claimer.start()
-        await self._scheduler.start()
         self._patrol = self._loop.call_later(PATROL_S, self._report_stuck)
 
     async def drain(self, timeout_s: float | None = None) -> None:
