@@ -140,6 +140,8 @@ def test_code_that_does_not_load_replaces_nothing(file: Path, cli: Cli, start: S
         (REFUSED, "(slow.py, line 22): DefinitionError"),
         ("import nowhere_at_all\n", "(slow.py, line 1): ModuleNotFoundError"),
         (SLOW.replace("app =", "application ="), "module 'slow' has no attribute 'app'"),
+        (SLOW + "import sys\nsys.exit(3)\n", "importing slow ended the program"),
+        (SLOW + "import os\nos._exit(4)\n", "imported the application ended with exit code 4"),
     ):
         save(file, text, dev)
         dev.read_until("the engine goes on with the code from before, until this is mended")
@@ -149,6 +151,17 @@ def test_code_that_does_not_load_replaces_nothing(file: Path, cli: Cli, start: S
     save(file, MORE, dev)
     dev.read_until(ENGINE)
     assert "slow: inserted more/v1" in dev.seen
+    stop(dev)
+
+
+def test_an_import_that_never_ends_is_given_up_at_the_next_save(file: Path, start: Start) -> None:
+    dev = start("--drain-timeout", "0")
+    dev.read_until("waits")
+    save(file, SLOW + "while True: pass\n", dev)
+    dev.read_until("the code is still being imported")
+    save(file, MORE, dev)
+    dev.read_until("waits")
+    assert "inserted more/v1" in dev.seen
     stop(dev)
 
 

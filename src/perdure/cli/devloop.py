@@ -18,17 +18,19 @@ from pathlib import Path
 import msgspec
 
 from perdure.cli.connect import sqlite_path
-from perdure.cli.devchild import OPTIONS, Looked, Order
+from perdure.cli.devchild import OPTIONS, Looked, Order, Trouble
 from perdure.cli.devtalk import Talk
 from perdure.cli.exits import Exit
 from perdure.cli.output import Output, is_terminal
-from perdure.cli.problems import Problem
+from perdure.cli.problems import Problem, Report
 from perdure.cli.watching import Saves, Stamp, Watch
 
 GRACE_S = 10.0
 """How much longer than its drain timeout an engine may take to end before it is killed: nothing is lost by that."""
 AT_ONCE_S = 3.0
 """How long an engine that is to stop at once may take."""
+SLOW_S = 5.0
+"""After this time it is said that the code is still being loaded."""
 LEAST_REST = 10
 """A look at the files is followed by a rest of at least so many times its own length."""
 
@@ -219,9 +221,11 @@ class _Developing:
             looking = await asyncio.create_subprocess_exec(*self._command("look"), stdout=asyncio.subprocess.PIPE)
         answer = asyncio.create_task(looking.communicate())
         answer.add_done_callback(lambda _: self._news.set())
+        slow = asyncio.get_running_loop().call_later(SLOW_S, self._talk.slow)
         while not (answer.done() or self._signals or self._saved):
             await self._news.wait()
             self._news.clear()
+        slow.cancel()
         self._news.set()  # there may be more to see than the answer
         void = not answer.done()
         if void:
@@ -230,7 +234,7 @@ class _Developing:
         if void:
             return None
         if not data:
-            raise Problem(f"the look at the application ended with exit code {looking.returncode}", code=Exit.FINDING)
+            return Looked(trouble=_died(looking.returncode))
         looked = msgspec.json.decode(data, type=Looked)
         self._loaded |= {Path(file) for file in looked.files}
         store = sqlite_path(looked.store)
@@ -285,6 +289,11 @@ class _Developing:
 def _kill(process: asyncio.subprocess.Process) -> None:
     with suppress(ProcessLookupError):
         process.kill()
+
+
+def _died(code: int | None) -> Trouble:
+    message = f"the process that imported the application ended with exit code {code}"
+    return Trouble(Report("application", message, "", Exit.USAGE), broken=True)
 
 
 @contextmanager

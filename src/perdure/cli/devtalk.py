@@ -67,6 +67,11 @@ class Talk:
         if not self._out.json:
             self._line(f"{url} ends with each engine, and its runs with it: --store names one that stays", "yellow")
 
+    def slow(self) -> None:
+        """Loading takes so long that somebody may wonder."""
+        if not self._out.json:
+            self._line("the code is still being imported; another save begins anew", "yellow")
+
     def broken(self, report: Report, *, running: bool) -> None:
         """The code does not load."""
         if self._out.json:
