@@ -113,12 +113,8 @@ def test_the_month_survives_a_kill_and_is_paid_once(tmp_path: Path) -> None:
     assert len(reports) == 454
     assert sum(report["paid_cents"] for report in reports.values()) == PAID_CENTS
 
-    calls = bank_calls(tmp_path)
-    again = summary(tmp_path, "--no-edits")
-    assert {**again, "seconds": 0} == {**first, "seconds": 0}
-    assert bank_calls(tmp_path) == calls
 
-
+@pytest.mark.timeout(300)  # a whole month and eight processes, on machines that do other things as well
 def test_three_edits_reach_runs_in_flight_and_every_refund_is_paid_once(tmp_path: Path) -> None:
     """E-2, E-7, E-9, D-6: a step inserted, replaced (over a kill) and moved while runs are under way."""
     done = run(tmp_path, "--plain")
@@ -138,6 +134,9 @@ def test_three_edits_reach_runs_in_flight_and_every_refund_is_paid_once(tmp_path
     calls = bank_calls(tmp_path)
     again = summary(tmp_path)
     assert bank_calls(tmp_path) == calls
+    table = {line.split()[0]: line.split()[1] for line in lines[-22:] if line[:1].isalpha()}
+    for name, count in [("steps", again["steps"]), ("resumed", again["resumed"]), ("retried", again["retried"])]:
+        assert table[name] == f"{count:,}"
     assert (again["paid"], again["paid_cents"], again["doubled"], again["lost"]) == (PAID, PAID_CENTS, 0, 0)
     assert set(again["paid_with"]) == {"pay-refunds/v1", "pay-refunds/v2"}
     assert sum(again["paid_with"].values()) == 183 - 6
@@ -218,6 +217,7 @@ def test_an_interrupted_demo_leaves_no_process_behind(how: signal.Signals, tmp_p
     assert processes_of(tmp_path) == {}
 
 
+@pytest.mark.timeout(300)  # likewise
 def test_a_demo_killed_between_two_edits_takes_its_processes_with_it_and_goes_on_later(tmp_path: Path) -> None:
     """D-4: the next demo finds in the store which version is current, and deploys those that are left."""
     with subprocess.Popen(
