@@ -269,7 +269,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(id=st.sampled_from(("daily", "hourly")), at_us=TIMES, known=st.sampled_from(("none", "real", "old")))
     def moves_a_schedule(self, id: str, at_us: int, known: str) -> None:
-        new = ScheduleState(id, "payout", "every 60 s from 0 us", at_us, paused_us=at_us % 2)
+        new = ScheduleState(id, "payout", "every 60 s", at_us, paused_us=at_us % 2)
         states = {state.id: state for state in self.loop.run_until_complete(self.memory.schedules())}
         seen = states.get(id) if known == "real" else None if known == "none" else new
         self.both(lambda store: store.put_schedule(new, seen))

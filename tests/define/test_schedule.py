@@ -134,6 +134,8 @@ async def later(tick: datetime) -> Report:
         ({"on_busy": "wait"}, "on_busy must be one of"),
         ({"pipeline": once, "on_busy": "queue"}, "wait for ever"),
         ({"deadline": -1}, "deadline must not be negative"),
+        ({"priority": 10}, "from -9 to 9"),
+        ({"priority": 1.0}, "from -9 to 9"),
         ({"annotations": "ab"}, "must be a mapping"),
         ({"annotations": {"tick": "x"}}, "added by the schedule itself"),
         ({"annotations": {"": "x"}}, "must not be empty"),

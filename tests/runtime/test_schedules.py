@@ -69,14 +69,14 @@ async def look(system: VirtualSystem) -> None:
 async def test_every_tick_submits_one_run_from_the_first_after_the_start(system: VirtualSystem) -> None:
     """R-14: the tick is the key, says what the input is, and stands in the run's annotations and actor [M-16]."""
     world = World(system)
-    async with world.engine(scheduled(hourly(annotations={"team": "ops"}))) as engine:
+    async with world.engine(scheduled(hourly(annotations={"team": "ops"}, priority=3))) as engine:
         await system.sleep(0.5 * HOUR)
         assert await inputs(engine) == []
         await system.sleep(3 * HOUR)
         assert await inputs(engine) == ["01-01T01:00", "01-01T02:00", "01-01T03:00"]
         run = (await engine.list())[0]
         fact: Any = (await engine.journal(run.run_id))[0].fact
-        assert fact.actor == "schedule hourly"
+        assert (fact.actor, fact.priority) == ("schedule hourly", 3)
         assert fact.annotations == {"schedule": "hourly", "tick": "2026-01-01T03:00:00+00:00", "team": "ops"}
         assert (await engine.journal(run.run_id))[0].at_us == EPOCH_US + 3 * 3_600_000_000  # not a moment late
         (info,) = await engine.schedules(ticks=2)
@@ -186,6 +186,18 @@ async def test_a_tick_whose_consideration_was_lost_is_not_submitted_again(
         assert (await engine.schedules())[0].last_tick is not None
         await system.sleep(3 * DAY)
         assert await inputs(engine) == ["x"]
+
+
+@virtually
+async def test_idle_waits_for_ticks_that_have_come(system: VirtualSystem) -> None:
+    """R-14: an engine that is started to catch up, and stopped when it is idle, catches up."""
+    world, with_it = World(system), scheduled(hourly(missed="all"))
+    async with world.engine(with_it) as engine:
+        await engine.idle()
+    await system.sleep(2.5 * HOUR)
+    async with world.engine(with_it) as engine:
+        await engine.idle()
+        assert await engine.counts() == {("nightly", "succeeded"): 2}
 
 
 # --- several engines
@@ -339,8 +351,10 @@ async def test_a_paused_schedule_submits_nothing_until_it_is_resumed(system: Vir
         await system.sleep(2 * HOUR)
         assert await inputs(engine) == ["01-01T01:00"]
         (info,) = await engine.schedules()
-        assert (info.paused_by, info.note, info.next_ticks) == ("ada", "books closed", ())
-        await client.resume_schedule("hourly", actor="eve")
+        assert (info.actor, info.note, info.next_ticks) == ("ada", "books closed", ())
+        await client.resume_schedule("hourly", actor="eve", note="books open")
+        (info,) = await engine.schedules()
+        assert (info.paused_at, info.actor, info.note) == (None, "eve", "books open")
         await system.sleep(HOUR)
         assert await inputs(engine) == ["01-01T01:00", "01-01T06:00"]
         with pytest.raises(NotAllowed, match="not paused"):

@@ -1,4 +1,4 @@
-"""What the shell offers for an argument: pipelines and run ids, as far as they can be had without a word."""
+"""What the shell offers for an argument: pipelines, schedules and run ids, as far as they can be had without a word."""
 
 from __future__ import annotations
 
@@ -36,6 +36,21 @@ def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
         return [run_id for run_id in found if run_id.startswith(incomplete)]
 
     return [word for word in ("last",) if word.startswith(incomplete)] + _quietly(work)
+
+
+def complete_schedule(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Schedules that the store knows."""
+    found: list[str] = []
+
+    async def look(client: Client) -> int:
+        found.extend(info.id for info in await client.schedules(ticks=0))
+        return 0
+
+    def work() -> list[str]:
+        with_client(_place(ctx), look)
+        return [id for id in found if id.startswith(incomplete)]
+
+    return _quietly(work)
 
 
 def _place(ctx: typer.Context, *, needs_app: bool = False) -> Place:

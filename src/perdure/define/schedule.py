@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, Never, TypeAlias, TypeVar, cast, get_a
 from zoneinfo import ZoneInfo
 
 from perdure.core.durations import Duration, duration_us
+from perdure.core.facts import PRIORITIES
 from perdure.core.ticks import Missed, MissedPolicy
 from perdure.define.functions import check_pure
 from perdure.define.names import check_id, name_problem
@@ -42,6 +43,7 @@ class Schedule(Generic[In]):
         on_busy: see `Client.submit`.
         tenant: likewise.
         deadline: likewise, from the submission on.
+        priority: likewise.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Schedule(Generic[In]):
         on_busy: OnBusyTick | None = None,
         deadline: Duration | None = None,
         annotations: Mapping[str, str] | None = None,
+        priority: int | None = None,
     ) -> None:
         """Builds and checks the schedule.
 
@@ -84,6 +87,7 @@ class Schedule(Generic[In]):
                 the pipeline has `slot="once"`. A tick that is refused counts as submitted.
             deadline: seconds or `timedelta` after its submission when a run is canceled.
             annotations: labels of every run, at most 30; `schedule` and `tick` are added.
+            priority: from -9 to 9; default: the pipeline's [R-1].
 
         Raises:
             DefinitionError: the schedule could not work; says why.
@@ -102,6 +106,7 @@ class Schedule(Generic[In]):
         self.on_busy: OnBusyTick = _on_busy(where, pipeline, on_busy)
         self.deadline = None if deadline is None else timedelta(microseconds=_duration(where, "deadline", deadline))
         self._annotations = _annotations(where, annotations)
+        self.priority = None if priority is None else _priority(where, priority)
 
     def input_at(self, tick_us: int) -> In:
         """The input of the run of a tick; calls the author's function, which may raise anything."""
@@ -223,6 +228,13 @@ def _annotations(where: str, given: Mapping[str, str] | None) -> dict[str, str]:
         if value != "":
             _name(f"{where}: annotation {key!r}", value)
     return dict(given)
+
+
+def _priority(where: str, given: object) -> int:
+    if type(given) is not int or given not in PRIORITIES:
+        first, last = PRIORITIES[0], PRIORITIES[-1]
+        raise DefinitionError(f"{where}: priority must be a whole number from {first} to {last}, not {given!r}")
+    return given
 
 
 def _name(what: str, value: object) -> str:

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
+from perdure.core.ticks import Timetable
 from perdure.errors import DefinitionError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -129,7 +130,8 @@ class Every:
     def __init__(self, every_us: int, anchor_us: int) -> None:
         self.every_us = every_us
         self.anchor_us = anchor_us % every_us
-        self.text = f"every {every_us / 1_000_000:.6f}".rstrip("0").rstrip(".") + f" s from {self.anchor_us} us"
+        offset = f", offset {_seconds(self.anchor_us)} s" if self.anchor_us else ""
+        self.text = f"every {_seconds(every_us)} s{offset}"
 
     def after(self, at_us: int, /) -> int:
         """See `core.ticks.Timetable`."""
@@ -140,12 +142,34 @@ class Every:
         return at_us - (at_us - self.anchor_us) % self.every_us
 
 
+def ticks_after(timetable: Timetable, at_us: int, count: int) -> list[int]:
+    """The first `count` ticks after a time; fewer where there are no more."""
+    found: list[int] = []
+    following = timetable.after(at_us) if count else None
+    while following is not None and len(found) < count:
+        found.append(following)
+        following = timetable.after(following)
+    return found
+
+
 def timetable_of(text: str) -> Cron | Every | None:
     """What `text` of a timetable stands for; None for one that this release cannot read."""
     words = text.split()
     try:
         if words[0] == "cron":
             return Cron(" ".join(words[1:-1]), ZoneInfo(words[-1]))
-        return Every(round(float(words[1]) * 1_000_000), int(words[4])) if words[0] == "every" else None
+        if words[0] == "every":
+            return Every(_us(words[1]), _us(words[4]) if len(words) > 4 else 0)
     except (DefinitionError, LookupError, ValueError, OSError):
         return None
+    return None
+
+
+def _seconds(us: int) -> str:
+    """Exact, and no longer than it has to be."""
+    return f"{us // 1_000_000}.{us % 1_000_000:06}".rstrip("0").rstrip(".") if us % 1_000_000 else str(us // 1_000_000)
+
+
+def _us(seconds: str) -> int:
+    whole, _, part = seconds.partition(".")
+    return int(whole) * 1_000_000 + int(part.ljust(6, "0") or 0)

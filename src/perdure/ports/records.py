@@ -250,6 +250,7 @@ class ScheduleState(msgspec.Struct, frozen=True, gc=False):
         considered_us: ticks up to this time have been submitted, or passed over for good.
         tick_us, run_id: the last tick that was submitted, and its run; 0 and empty before the first.
         paused_us: since when an operator has it paused; 0 while it is not.
+        actor, note: who paused or resumed it last, and why [M-16].
         removed_us: since when no app that started has it; 0 while one has.
     """
 
@@ -260,7 +261,7 @@ class ScheduleState(msgspec.Struct, frozen=True, gc=False):
     tick_us: int = 0
     run_id: str = ""
     paused_us: int = 0
-    paused_by: str = ""
+    actor: str = ""
     note: str = ""
     removed_us: int = 0
 

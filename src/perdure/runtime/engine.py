@@ -193,6 +193,7 @@ class Engine(Client):
         """Wait until no run is owned here or due; runs that wait for a later time are not waited for."""
         claimer = self._claimer
         while True:
+            await self._scheduler.caught_up()
             claimer.quiet.clear()
             if not self._host.live and not claimer.claiming:
                 due = await self._store.due(self._system.now_us(), 1)
@@ -236,6 +237,7 @@ class Engine(Client):
             on_busy=schedule.on_busy,
             idempotency_key=tick_key(schedule.id, tick_us),
             key_window=window,
+            priority=schedule.priority,
         )
         return run.id, run.created
 

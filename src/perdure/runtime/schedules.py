@@ -97,6 +97,7 @@ class Scheduler:
         self._submit = submit
         self._watched: list[Watched] = []
         self._task: asyncio.Task[None] | None = None
+        self._looked = asyncio.Event()
 
     async def start(self) -> None:
         """Say which schedules there are now, and begin to wait for their ticks.
@@ -119,6 +120,7 @@ class Scheduler:
         """Submit no more, at once. An append in flight goes on, and the key knows it [J-14]."""
         if self._task is not None:
             self._task.cancel()
+        self._looked.set()
 
     async def stop(self) -> None:
         """Submit no more [R-6]."""
@@ -126,16 +128,31 @@ class Scheduler:
         if self._task is not None:
             await asyncio.wait([self._task])
             self._task = None
+        self._looked.set()
+
+    async def caught_up(self) -> None:
+        """Wait until no tick that has come is left to be tried."""
+        while self._task is not None and not self._task.done() and self._wait_s() <= 0.0:
+            self._looked.clear()
+            await self._looked.wait()
 
     async def _forever(self) -> None:
         while True:
-            for watched in self._watched:
-                if self._wait_s(watched) <= 0.0:
-                    await self._consider(watched)
-            await asyncio.sleep(min((max(self._wait_s(each), 0.0) for each in self._watched), default=LOOK_S))
+            try:
+                for watched in self._watched:
+                    if self._wait_s(watched) <= 0.0:
+                        await self._consider(watched)
+                wait_s = max(self._wait_s(), 0.0)
+            except Exception:  # whatever it is, ticks go on [R-16]
+                logger.exception("schedules could not be looked after: a bug in the engine; it is tried again")
+                wait_s = LOOK_S
+            self._looked.set()
+            await asyncio.sleep(wait_s)
 
-    def _wait_s(self, watched: Watched) -> float:
-        """How long nothing is to be done about a schedule."""
+    def _wait_s(self, watched: Watched | None = None) -> float:
+        """How long nothing is to be done about a schedule, or about any."""
+        if watched is None:
+            return min((self._wait_s(each) for each in self._watched), default=LOOK_S)
         now_us = self._host.system.now_us()
         if now_us < watched.cursor_us:  # the clock was set back: keys know what was submitted already
             watched.move(now_us)

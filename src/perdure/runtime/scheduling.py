@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 from msgspec.structs import replace
 
-from perdure.define.timetable import Cron, moment, timetable_of
+from perdure.define.timetable import Cron, moment, ticks_after, timetable_of
 from perdure.errors import NotAllowed, NotFound
 from perdure.ports.clock import System
 from perdure.ports.store import ScheduleState, Store
@@ -23,7 +23,8 @@ class ScheduleInfo(msgspec.Struct, frozen=True):
         last_tick: the last tick that was submitted, in the schedule's zone; None before the first.
         last_run: the run of it; may have been removed by retention.
         next_ticks: those ahead, in the schedule's zone; none while it is paused or removed.
-        paused_at, paused_by, note: since when it is paused, by whom and why; None and empty while it is not.
+        paused_at: since when it is paused; None while it is not.
+        actor, note: who paused or resumed it last, and why.
         removed_at: since when no app that started has it; None while one has.
     """
 
@@ -34,7 +35,7 @@ class ScheduleInfo(msgspec.Struct, frozen=True):
     last_run: str
     next_ticks: tuple[datetime, ...]
     paused_at: datetime | None
-    paused_by: str
+    actor: str
     note: str
     removed_at: datetime | None
 
@@ -69,7 +70,7 @@ class Schedules:
 
         def pause(old: ScheduleState | None) -> ScheduleState | None:
             state = _known(schedule, old)
-            return None if state.paused_us else replace(state, paused_us=max(now_us, 1), paused_by=who, note=why)
+            return None if state.paused_us else replace(state, paused_us=max(now_us, 1), actor=who, note=why)
 
         return await change_schedule(self._store, check_name("schedule", schedule), pause) is not None
 
@@ -80,15 +81,13 @@ class Schedules:
             NotFound: no engine of this store has had such a schedule.
             NotAllowed: it is not paused.
         """
-        check_text("actor", actor)
-        check_text("note", note)
-        now_us = self._system.now_us()
+        who, why, now_us = check_text("actor", actor), check_text("note", note), self._system.now_us()
 
         def resume(old: ScheduleState | None) -> ScheduleState:
             state = _known(schedule, old)
             if not state.paused_us:
                 raise NotAllowed(f"schedule {schedule!r} is not paused")
-            return replace(state, considered_us=now_us, paused_us=0, paused_by="", note="")
+            return replace(state, considered_us=now_us, paused_us=0, actor=who, note=why)
 
         await change_schedule(self._store, check_name("schedule", schedule), resume)
 
@@ -102,12 +101,8 @@ def _known(schedule: str, state: ScheduleState | None) -> ScheduleState:
 def _info(state: ScheduleState, now_us: int, count: int) -> ScheduleInfo:
     timetable = timetable_of(state.timetable)
     zone = timetable.zone if isinstance(timetable, Cron) else moment(0).tzinfo
-    ahead: list[int] = []
-    if timetable is not None and not state.paused_us and not state.removed_us:
-        following = timetable.after(now_us)
-        while following is not None and len(ahead) < count:
-            ahead.append(following)
-            following = timetable.after(following)
+    stands = timetable is None or state.paused_us or state.removed_us
+    ahead = [] if timetable is None or stands else ticks_after(timetable, now_us, count)
 
     def shown(at_us: int) -> datetime | None:
         return moment(at_us).astimezone(zone) if at_us else None
@@ -120,7 +115,7 @@ def _info(state: ScheduleState, now_us: int, count: int) -> ScheduleInfo:
         state.run_id,
         tuple(moment(tick).astimezone(zone) for tick in ahead),
         shown(state.paused_us),
-        state.paused_by,
+        state.actor,
         state.note,
         shown(state.removed_us),
     )

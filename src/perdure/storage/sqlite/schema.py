@@ -146,7 +146,7 @@ SCHEMA = (
         tick_us INTEGER NOT NULL,
         run_id TEXT NOT NULL,
         paused_us INTEGER NOT NULL,
-        paused_by TEXT NOT NULL,
+        actor TEXT NOT NULL,
         note TEXT NOT NULL,
         removed_us INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID

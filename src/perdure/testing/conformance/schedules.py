@@ -13,7 +13,7 @@ CHECKS: list[Check] = []
 check = part(CHECKS)
 
 STATE = ScheduleState("daily", "payout", "cron 0 3 * * * Europe/Berlin", T0)
-FULL = replace(STATE, tick_us=T0 + 1, run_id="run-1", paused_us=T0 + 2, paused_by="ada", note="why", removed_us=T0 + 3)
+FULL = replace(STATE, tick_us=T0 + 1, run_id="run-1", paused_us=T0 + 2, actor="ada", note="why", removed_us=T0 + 3)
 
 
 @check
@@ -27,12 +27,12 @@ async def a_schedule_is_written_by_whoever_knows_it(lab: Lab) -> None:
     expect(await store.put_schedule(FULL, STATE), True, "a change")
     expect(await store.put_schedule(STATE, STATE), False, "a change of what was there before")
     others = (
-        replace(FULL, timetable="every 60 s from 0 us"),
+        replace(FULL, timetable="every 60 s"),
         replace(FULL, considered_us=T0 - 1),
         replace(FULL, tick_us=0),
         replace(FULL, run_id=""),
         replace(FULL, paused_us=0),
-        replace(FULL, paused_by=""),
+        replace(FULL, actor=""),
         replace(FULL, note=""),
         replace(FULL, removed_us=0),
     )
