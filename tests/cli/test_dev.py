@@ -291,6 +291,24 @@ def test_code_that_is_broken_at_the_start_is_waited_for(file: Path, start: Start
     stop(dev)
 
 
+def test_a_start_that_would_make_runs_invalid_is_asked_about(file: Path, start: Start) -> None:
+    """D-6: the file was edited while nobody watched; Ctrl-D is no."""
+    before = start("--drain-timeout", "0")
+    before.read_until("waits")
+    stop(before)
+    file.write_text(OTHER)
+    dev = start(terminal=True)
+    dev.read_until("or save again")
+    assert "no engine runs" not in dev.seen
+    dev.press(b"\x04")
+    dev.read_until("no engine runs until the next save")
+    save(file, SLOW, dev)
+    dev.read_until("waits")
+    dev.press(b"\x03")
+    dev.press(b"\x03")
+    assert "Traceback" not in dev.read_to_end()
+
+
 def test_an_engine_that_ends_by_itself_is_started_by_the_next_save(file: Path, start: Start) -> None:
     file.write_text(SLOW.replace("slow.bind()", "slow.bind(lambda: int('no number'))"))
     dev = start()

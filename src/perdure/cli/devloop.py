@@ -191,7 +191,9 @@ class _Developing:
             asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._read)
 
     def _read(self) -> None:
-        data = os.read(sys.stdin.fileno(), 1024)
+        data = b""
+        with suppress(OSError):  # the terminal is gone
+            data = os.read(sys.stdin.fileno(), 1024)
         self._typed += data if data else b"n\n"  # Ctrl-D
         self._news.set()
 

@@ -107,7 +107,8 @@ class Talk:
             return
         self._out.line("  ", RESTORE)
         if asks:
-            self._line(_meanwhile(running, "meanwhile"))
+            if running:
+                self._line(_meanwhile(running, "meanwhile"))
             self._line("run the new code anyway? [y/N], or save again", "bold")
         else:
             self._line(f"{_meanwhile(running, 'with the code from before')}; --yes would have run the new", "bold")
