@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from perdure.ports.observer import Event
 
 ENDS = ("succeeded", "failed", "canceled")
-LOUD = frozenset("failed canceled held invalid corrupt uncompensated overdue stuck blocked store-trouble late".split())
+LOUD = frozenset(
+    "failed canceled held invalid corrupt uncompensated overdue stuck blocked store-trouble late tick-failed"
+    " tick-skipped".split()
+)
 """Kinds that always get a line of their own."""
 QUIET = frozenset({"submitted", "succeeded", "retry-scheduled"})
 """Kinds that get a line of their own while there are few of them."""
