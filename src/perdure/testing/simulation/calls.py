@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from perdure.core.facts import RunSucceeded
 from perdure.define.pipeline import AnyPipeline
@@ -63,6 +63,14 @@ def cancelled_at(work: Coroutine[object, object, T], awaits: int) -> Generator[o
             thrown = error
 
 
+@dataclass(frozen=True)
+class How:
+    """What a submission asks for where its slot is busy, and under which key it may be sent again [R-5]."""
+
+    on_busy: Literal["join", "reject", "queue", "replace"] = "join"
+    key: str = ""
+
+
 @dataclass
 class Callers:
     """See the module; keeps what was acknowledged, for the end.
@@ -77,6 +85,7 @@ class Callers:
 
     def __post_init__(self) -> None:
         self.submitted: dict[int, str] = {}
+        self.keyed: dict[tuple[str, Order], str] = {}
         self.tasks: Tasks = self.history.calls
 
     def call(
@@ -121,6 +130,7 @@ class Callers:
         order: Order,
         delay_s: float | None,
         deadline_s: float | None,
+        how: How,
     ) -> None:
         """A submission is durable when acknowledged; it joins what is equal, and conflicts with the rest [R-5]."""
         started = len(self.history.trace)
@@ -130,12 +140,26 @@ class Callers:
                 order,
                 delay=delay_s,
                 deadline=None if deadline_s is None else timedelta(seconds=deadline_s),
-                annotations={"call": str(number)},
+                annotations={"call": str(number), **({"key": how.key} if how.key else {})},
+                on_busy=how.on_busy,
+                idempotency_key=how.key or None,
+                key_window=timedelta(days=30) if how.key else None,
             )
         except ScheduleConflict as conflict:
             self.dice.count("slot: conflict")
-            self._check_occupant(conflict.run_id, order, equal=False, since=started)
+            equal = None if how.on_busy == "reject" else False
+            self._check_occupant(conflict.run_id, order, equal=equal, since=started)
             return
+        except KeyTaken as taken:
+            self.dice.count("key: other input")
+            known = [judge.order() for judge in self.history.judges.values() if judge.key() == how.key]
+            other = bool(how.key) and any(one != order for one in known)
+            self._demand(other, "", "R-5", f"a key was refused with {taken}, and nobody used it with other input")
+            return
+        if how.key:
+            self.keyed.setdefault((how.key, order), run.id)
+            same = self.keyed[how.key, order]
+            self._demand(same == run.id, run.id, "R-5", f"key {how.key} stands for {same}, too")
         self.submitted[number] = run.id
         judge = self.history.judges.get(run.id)
         if judge is None or judge.submitted is None:
@@ -144,17 +168,21 @@ class Callers:
             mine = judge.submitted.annotations.get("call") == str(number)
             self._demand(mine, run.id, "R-5", f"submission {number} was told it created a run of another")
             self._demand(judge.order() == order, run.id, "M-2", "the input differs")
+        elif how.key and judge.key() == how.key:
+            self.dice.count("key: known")
+            self._demand(judge.order() == order, run.id, "R-5", f"key {how.key} gave a run of other input")
         else:
+            self._demand(how.on_busy == "join", run.id, "R-5", f"{how.on_busy} joined a run")
             self.dice.count("slot: joined")
             self._check_occupant(run.id, order, equal=True, since=started)
 
-    def _check_occupant(self, run_id: str, order: Order, *, equal: bool, since: int) -> None:
+    def _check_occupant(self, run_id: str, order: Order, *, equal: bool | None, since: int) -> None:
         judge = self.history.judges.get(run_id)
         if judge is None or judge.submitted is None:
             self.history.blame(run_id, "R-5", "the run that occupies a slot does not exist")
             return
         same = judge.order() == order
-        self._demand(same == equal, run_id, "R-5", f"a submission of {order} met {judge.order()}")
+        self._demand(equal in (None, same), run_id, "R-5", f"a submission of {order} met {judge.order()}")
         alive = judge.ended is None or judge.ended_line >= since or judge.submitted.slot == "once"
         self._demand(alive, run_id, "R-5", "a submission joined a run that had ended before")
 
@@ -209,7 +237,7 @@ class Callers:
 
     async def abandon(self, number: int, client: Client, run_id: str) -> None:
         """A run that is invalid is given up, or by force one that nobody executes [D-7]."""
-        judge, force = self.history.judges[run_id], self.dice.maybe(0.6)
+        judge, force = self.history.judges[run_id], self.dice.maybe(0.4)
         try:
             await client.abandon(run_id, actor=f"call {number}", force=force)
         except NotAllowed:
@@ -238,6 +266,23 @@ class Callers:
         else:
             return True
         return False
+
+    async def hold_pipeline(self, _number: int, client: Client, pipeline: str) -> None:
+        """The hold of a pipeline is durable when it is acknowledged [R-17]."""
+        releases = self.history.pipeline_releases
+        await client.hold_pipeline(pipeline, actor="somebody")
+        held = pipeline in self.history.pipelines_held or self.history.pipeline_releases > releases
+        self._demand(held, "", "R-17", f"a hold of {pipeline} was acknowledged and is not known")
+
+    async def release_pipeline(self, _number: int, client: Client, pipeline: str) -> None:
+        """Only a held pipeline can be released [R-17]."""
+        releases = self.history.pipeline_releases
+        try:
+            await client.release_pipeline(pipeline, actor="somebody")
+        except NotAllowed:
+            return
+        released = self.history.pipeline_releases > releases
+        self._demand(released, "", "R-17", f"a release of {pipeline} was acknowledged and is not known")
 
     # --- results
 

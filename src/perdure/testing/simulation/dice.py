@@ -44,7 +44,7 @@ CHANCES: dict[str, float] = {
     "poll said later": 0.50,
     # callers
     "caller canceled at an await": 0.25,
-    "caller canceled while its append is in flight": 0.15,
+    "caller canceled while its append is in flight": 0.25,
 }
 """Chance of each kind at every opportunity, before the seed scales it."""
 
@@ -61,6 +61,12 @@ ACTIONS: dict[str, float] = {
     "retry": 2.0,
     "resolve": 3.0,
     "abandon": 1.0,
+    "hold pipeline": 0.6,
+    "release pipeline": 1.5,
+    "submit to the queue": 2.0,
+    "submit to replace": 1.5,
+    "submit or be refused": 1.0,
+    "submit under a key": 3.0,
     "crash": 2.0,
     "crash while starting": 0.7,
     "drain": 1.5,
@@ -114,6 +120,11 @@ COUNTED: tuple[str, ...] = (
     "resolved as failed",
     "slot: joined",
     "slot: conflict",
+    "slot: waited for",
+    "slot: replaced",
+    "key: known",
+    "key: other input",
+    "held pipeline: released",
     "second owner refused",
     "snapshot used",
     "run succeeded",

@@ -13,7 +13,7 @@ from perdure.core.facts import RunSubmitted, RunSucceeded
 from perdure.core.journal import decode_facts
 from perdure.core.retry import DEFAULT_RETRY, Retry
 from perdure.core.topology import Topology
-from perdure.ports.store import TERMINAL, Append, AppendResult, IndexState
+from perdure.ports.store import TERMINAL, Append, AppendResult, IndexState, PipelineHold
 from perdure.runtime.registry import topologies
 from perdure.storage.memory_data import MemoryData, MemoryRun
 from perdure.testing.simulation.designs import RETRIES, condition_holds
@@ -76,6 +76,9 @@ class History(MemoryData):
         self._dice = dice
         self._clock = now_us
         self._start_us = now_us()
+        self.pipelines_held: dict[str, int] = {}
+        self.pipeline_releases = 0
+        self._released_us: dict[str, int] = {}
         self._before = ("", "")
         self._topologies: dict[tuple[str, int], Topology] = {}
 
@@ -163,6 +166,7 @@ class History(MemoryData):
         else:
             self._demand(run_id, state.status != "running", "R-16", "running without an owner")
             waits = state.due_us is not None or state.status == "held" or (state.status == "invalid" and state.reason)
+            waits = waits or (run.waiting and self._has_before(run_id))
             self._demand(run_id, bool(waits), "R-16", f"{state.status} and waits for nothing")
             self._demand(run_id, state.canceling == (judge.cancel is not None), "J-11", "canceling differs")
             held = judge.held is not None
@@ -243,21 +247,98 @@ class History(MemoryData):
         process = self.processes.get(worker)
         return process is not None and process.broken
 
+    def hold(self, hold: PipelineHold) -> bool:
+        """See `MemoryData.hold`."""
+        self.note(f"pipeline {hold.pipeline} is held")
+        self.pipelines_held.setdefault(hold.pipeline, self._clock())
+        return super().hold(hold)
+
+    def release_hold(self, pipeline: str, actor: str, note: str, at_us: int) -> bool:
+        """See `MemoryData.release_hold`."""
+        self.note(f"pipeline {pipeline} is released")
+        if self.pipelines_held.pop(pipeline, None) is not None:
+            self.count("held pipeline: released")
+            self.pipeline_releases += 1
+        self._released_us[pipeline] = self._clock()
+        return super().release_hold(pipeline, actor, note, at_us)
+
+    def held_lately(self, run_id: str, ago_us: int) -> bool:
+        """Whether the pipeline of a run is held, or was so long ago at most."""
+        submitted = self.judges[run_id].submitted
+        if submitted is None:
+            return False
+        released_us = self._released_us.get(submitted.pipeline)
+        lately = released_us is not None and self._clock() - released_us < ago_us
+        return lately or submitted.pipeline in self.pipelines_held
+
+    def held_for_us(self, run_id: str) -> int:
+        """For how long the pipeline of a run has been held."""
+        submitted = self.judges[run_id].submitted
+        since_us = None if submitted is None else self.pipelines_held.get(submitted.pipeline)
+        return 0 if since_us is None else self._clock() - since_us
+
+    def _of_slot(self, run_id: str, submitted: RunSubmitted) -> tuple[list[Judge], list[Judge]]:
+        """The other runs of a slot: those submitted before this one, and those after it."""
+        before: list[Judge] = []
+        after: list[Judge] = []
+        found = before
+        for other in self.judges.values():
+            first = other.submitted
+            if other.run_id == run_id:
+                found = after
+            elif first is not None and _slot(first) == _slot(submitted):
+                found.append(other)
+        return before, after
+
+    def _has_before(self, run_id: str) -> bool:
+        """Somebody who was there before has its slot, or waits for it."""
+        submitted = self.judges[run_id].submitted
+        before = self._of_slot(run_id, submitted)[0] if submitted is not None else []
+        return any(other.ended is None for other in before)
+
+    def check_turn(self, run_id: str, submitted: RunSubmitted) -> None:
+        """A run that waited for its slot starts when all before it have ended, and nobody else has it [R-5, M-1]."""
+        before, after = self._of_slot(run_id, submitted)
+        for other in before:
+            if other.ended is None:
+                self.blame(run_id, "R-5", f"it waits for its slot, and starts before {other.run_id} has ended")
+        for other in after:
+            if other.ended is None and other.forward:
+                self.blame(run_id, "M-1", f"it starts while {other.run_id} has its slot")
+        self.count("slot: waited for")
+
+    def check_replaced(self, run_id: str, submitted: RunSubmitted) -> None:
+        """Only a run that was submitted to replace it cancels another [R-5]."""
+        _before, after = self._of_slot(run_id, submitted)
+        replaces = any(one.submitted is not None and one.submitted.waits == "replace" for one in after)
+        self._demand(run_id, replaces, "R-5", "the run was replaced, and by nobody")
+        self.count("slot: replaced")
+
+    def check_superseded(self, run_id: str) -> None:
+        """At rest, whoever is to be replaced is being canceled [R-5, R-16]."""
+        judge = self.judges[run_id]
+        after = self._of_slot(run_id, judge.submitted)[1] if judge.submitted is not None else []
+        replaced = any(one.submitted is not None and one.submitted.waits == "replace" for one in after)
+        self._demand(run_id, not replaced or judge.cancel is not None, "R-5", "it is to be replaced, and goes on")
+
     def check_slot(self, run_id: str, submitted: RunSubmitted) -> None:
         """At most one run that has not ended occupies a slot [M-1]; of `once`, one for ever."""
-        if submitted.slot == "none":
+        key = submitted.annotations.get("key", "")
+        for other in self.judges.values() if key else ():
+            if other.run_id != run_id and other.key() == key:
+                self.blame(run_id, "R-5", f"it was submitted under the key of {other.run_id}")
+        if submitted.slot == "none" or submitted.waits:
             return
         for other in self.judges.values():
             first = other.submitted
             if first is None or other.run_id in (run_id, *self.removed):
                 continue
-            same = (first.tenant, first.pipeline, first.resource) == (
-                submitted.tenant,
-                submitted.pipeline,
-                submitted.resource,
-            )
-            if same and (other.ended is None or submitted.slot == "once"):
+            if _slot(first) == _slot(submitted) and (other.ended is None or submitted.slot == "once"):
                 self.blame(run_id, "M-1", f"run {other.run_id} occupies the slot of {submitted.resource}")
+
+
+def _slot(submitted: RunSubmitted) -> tuple[str, str, str]:
+    return submitted.tenant, submitted.pipeline, submitted.resource
 
 
 def _short(fact: object) -> str:

@@ -104,6 +104,7 @@ class Judge(Ledger):
             return
         selection = self.next_unwind(self.topology) if self.failure else self.next_forward(self.topology)
         excused = bool(selection.invalid) or self.law.broken(self.worker)
+        excused = excused or self.law.held_lately(self.run_id, NOTICE_US)
         self.demand(excused, "J-12", f"success of {last.step} was appended without what follows ({selection})")
 
     def _judge(self, fact: Fact, rest: list[Fact]) -> None:
@@ -165,6 +166,8 @@ class Judge(Ledger):
     def _cancel(self, fact: RunCancelRequested) -> None:
         self.demand(self.cancel is None, "R-12", "a second cancel was recorded")
         self.canceled_at_us = self.law.now_us()
+        if fact.reason == "replaced" and self.submitted is not None:
+            self.law.check_replaced(self.run_id, self.submitted)
         if fact.reason == "deadline":
             deadline_us = self.submitted.deadline_us if self.submitted is not None else 0
             self.demand(0 < deadline_us <= self.now_us, "R-12", f"deadline {deadline_us} at {self.now_us}")
@@ -213,6 +216,8 @@ class Judge(Ledger):
     def check_forward(self, step: str, passed: tuple[str, ...], *, exact: bool = True) -> None:
         """A step may be started, skipped or canceled now, and passes what it says [E-2, E-4 .. E-9]."""
         self.demand(self.failure is None, "E-2", f"{step} goes forward while the run unwinds")
+        if self.submitted is not None and self.submitted.waits and not self.forward and self.cancel is None:
+            self.law.check_turn(self.run_id, self.submitted)
         selection = self.next_forward(self.topology)
         self.demand(selection.step == step, "E-6", f"{step} was selected, {selection} is next")
         expected = self.newly_passed(self.topology, step)
@@ -404,6 +409,10 @@ class Judge(Ledger):
     def check_start(self, name: AttemptKey) -> None:
         """A handler starts now: nothing known for long may have kept it from starting [R-12]."""
         _run_id, phase, step, number = name
+        held_us = self.law.held_for_us(self.run_id)
+        self.demand(
+            held_us <= NOTICE_US, "R-17", f"a handler of {step} started {held_us} us after its pipeline was held"
+        )
         if self.open != (phase, step, number):
             ended = self.resolved_at_us.get((phase, step))
             just_now = ended is not None and self.law.now_us() - ended < NOTICE_US

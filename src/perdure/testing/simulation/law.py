@@ -73,6 +73,22 @@ class Law(Protocol):
         """Whether the code of that engine has a broken output function or condition."""
         ...
 
+    def held_lately(self, run_id: str, ago_us: int) -> bool:
+        """Whether the pipeline of a run is held, or was so long ago at most."""
+        ...
+
+    def held_for_us(self, run_id: str) -> int:
+        """For how long the pipeline of a run has been held."""
+        ...
+
+    def check_turn(self, run_id: str, submitted: RunSubmitted) -> None:
+        """Blame a run that starts before its turn for a slot."""
+        ...
+
+    def check_replaced(self, run_id: str, submitted: RunSubmitted) -> None:
+        """Blame a cancel by a run that is not there to replace this one."""
+        ...
+
     def check_slot(self, run_id: str, submitted: RunSubmitted) -> None:
         """Blame a submission to a slot that is occupied."""
         ...

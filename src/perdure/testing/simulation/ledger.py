@@ -260,6 +260,10 @@ class Ledger:
         """The input."""
         return None if self.submitted is None else msgspec.json.decode(self.submitted.input, type=Order)
 
+    def key(self) -> str:
+        """The idempotency key under which it was submitted."""
+        return "" if self.submitted is None else self.submitted.annotations.get("key", "")
+
     def output(self) -> object:
         """The committed output."""
         return None if self.outcome is None else msgspec.json.decode(self.outcome.output)

@@ -9,7 +9,7 @@ from perdure.define.pipeline import AnyPipeline
 from perdure.errors import PerdureError, StoreUnavailable
 from perdure.runtime.client import Client
 from perdure.testing.clock import VirtualLoop
-from perdure.testing.simulation.calls import Callers
+from perdure.testing.simulation.calls import Callers, How
 from perdure.testing.simulation.designs import Evolution, first_design
 from perdure.testing.simulation.dice import Dice
 from perdure.testing.simulation.history import History
@@ -136,7 +136,9 @@ class Play:
         action = self.dice.action()
         self.history.note(f"-- {action}")
         match action:
-            case "submit" | "submit again" | "submit other input" | "submit with delay" | "submit with deadline":
+            case "hold pipeline" | "release pipeline":
+                self._hold_pipeline(action)
+            case _ if action.startswith("submit"):
                 await self._submit(action)
             case "cancel" | "hold" | "release" | "retry" | "resolve" | "abandon" | "wait for a result":
                 self._operate(action)
@@ -248,13 +250,34 @@ class Play:
         else:
             pipeline_id = "errands" if self.dice.maybe(0.25) else "orders"
             order = Order(len(self._orders), self._resource())
+        how = How()
+        match action:
+            case "submit to the queue" | "submit to replace" | "submit or be refused":
+                pipeline_id = "orders"
+                how = {"submit to the queue": How("queue"), "submit to replace": How("replace")}.get(
+                    action, How("reject")
+                )
+            case "submit under a key":
+                pipeline_id, n = "orders", self.dice.number(0, 4)
+                order = Order((5_000 if self.dice.maybe(0.8) else 6_000) + n, f"r{n}")
+                how = How("join" if self.dice.maybe(0.5) else "queue", f"k{n}")
         self._orders.append((pipeline_id, order))
         delay_s = self.dice.delay_s(120.0) if action == "submit with delay" else None
         deadline_s = self.dice.delay_s(20.0) if action == "submit with deadline" else None
         pipeline = self._pipelines[pipeline_id]
         self._call(
-            action, lambda number, client: self.callers.submit(number, client, pipeline, order, delay_s, deadline_s)
+            action,
+            lambda number, client: self.callers.submit(number, client, pipeline, order, delay_s, deadline_s, how),
         )
+
+    def _hold_pipeline(self, action: str) -> None:
+        held = sorted(self.history.pipelines_held)
+        if action == "release pipeline" and held:
+            pipeline = self.dice.choice(held)
+            self._call(action, lambda number, client: self.callers.release_pipeline(number, client, pipeline))
+        elif action == "hold pipeline":
+            chosen = self.dice.choice(self._evolutions).now.id
+            self._call(action, lambda number, client: self.callers.hold_pipeline(number, client, chosen))
 
     def _operate(self, action: str) -> None:
         runs = [run for run, judge in self.history.judges.items() if judge.ended is None]
@@ -296,6 +319,7 @@ class Play:
         for run_id, judge in self.history.judges.items():
             if judge.ended is None:
                 self._check_waits(run_id)
+                self.history.check_superseded(run_id)
 
     async def _wait_for_rest(self) -> None:
         for _ in range(600):
@@ -328,6 +352,7 @@ class Play:
                 judge.ended is None
                 and due_us is not None
                 and due_us < since_us
+                and not self.history.held_lately(run_id, PUNCTUAL_US)
                 and judge.told_us < self._loop.now_us - PUNCTUAL_US
             ):
                 self.history.blame(run_id, "R-16", "due for long, a place is free, and nobody takes it")
@@ -336,7 +361,10 @@ class Play:
         if self.history.judges[run_id].ended is not None:
             return True
         run = self.history.run(run_id)
-        return run is not None and run.state is not None and run.state.status in ("held", "invalid")
+        if run is None or run.state is None:
+            return False
+        waits = run.waiting or self.history.held_lately(run_id, 0)  # for its slot, or for its pipeline
+        return run.state.status in ("held", "invalid") or (waits and not run.state.worker)
 
     def _check_waits(self, run_id: str) -> None:
         run = self.history.run(run_id)
@@ -350,14 +378,19 @@ class Play:
         self.history.note("-- heal")
         for evolution in self._evolutions:
             evolution.heal()
+        for pipeline in sorted(self.history.pipelines_held):
+            if self._client is not None:
+                await self._client.release_pipeline(pipeline, actor="the end")
         process = await self._living()
         await process.drain()
         self._process = None
         await self._start()
-        for _ in range(3):  # what was lost or failed under a hold is seen after it, and may hold once more
+        for _ in range(12):  # what was lost under a hold may hold once more, and whoever waits for a slot comes after
             await self._release_all()
             await self._wait_for_rest()
-        await self._give_up_split()
+            await self._give_up_split()
+            if all(judge.ended is not None for judge in self.history.judges.values()):
+                break
         engine = (await self._living()).engine
         for run_id, judge in self.history.judges.items():
             run = self.history.run(run_id)
