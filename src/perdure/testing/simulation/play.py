@@ -261,6 +261,8 @@ class Play:
                 pipeline_id, n = "orders", self.dice.number(0, 4)
                 order = Order((5_000 if self.dice.maybe(0.8) else 6_000) + n, f"r{n}")
                 how = How("join" if self.dice.maybe(0.5) else "queue", f"k{n}")
+            case _:
+                pass
         self._orders.append((pipeline_id, order))
         delay_s = self.dice.delay_s(120.0) if action == "submit with delay" else None
         deadline_s = self.dice.delay_s(20.0) if action == "submit with deadline" else None
