@@ -303,7 +303,10 @@ class History(MemoryData):
             if other.ended is None:
                 self.blame(run_id, "R-5", f"it waits for its slot, and starts before {other.run_id} has ended")
         for other in after:
-            if other.ended is None and other.forward:
+            called = any(
+                entry.attempts for entry in other.forward.values()
+            )  # an operator may have resolved a step of it
+            if other.ended is None and called:
                 self.blame(run_id, "M-1", f"it starts while {other.run_id} has its slot")
         self.count("slot: waited for")
 
