@@ -16,9 +16,11 @@ from benchmarks.places import Place
 from benchmarks.process import commit, machine, rss_mb
 from perdure import App, Invocation, Pipeline, nothing, step
 from perdure.codec.json import codec_of
-from perdure.core.commit import Setting, Waiting, plan_outcome, plan_submission
+from perdure.core.commit import plan_outcome, plan_submission
 from perdure.core.facts import Fact, Failure, RunFailed, RunSubmitted, SegmentAttemptStarted
+from perdure.core.operations import RunOp, UnwindOp
 from perdure.core.outcomes import Raised, Returned
+from perdure.core.plan import HandlersOnly, Setting, Waiting
 from perdure.core.projection import Projection
 from perdure.core.reducer import fold_all
 from perdure.core.retry import Retry
@@ -62,7 +64,7 @@ def line(*, edited: bool) -> Line:
     return Pipeline(id="checked", input=int, deps=object, steps=[_step(name) for name in names], output=nothing)
 
 
-class _Author:
+class _Author(HandlersOnly):
     """Conditions of one past: step number i is skipped where bit i is set."""
 
     def __init__(self, skipped: int) -> None:
@@ -70,9 +72,6 @@ class _Author:
 
     def condition(self, step: str, /) -> bool:
         return not self._skipped >> int(step[5:7]) & 1
-
-    def sleep_us(self, step: str, /) -> int:
-        raise NotImplementedError(step)
 
     def output(self) -> bytes:
         return b"null"
@@ -98,7 +97,7 @@ def past(stop: int, skipped: int, now_us: int) -> list[Fact]:
     plan = plan_submission(p, topology, submitted, claim, setting)
     facts = plan.facts[1:]
     state = Returned(codec_of(State).encode(State(0, TEXT)))
-    while plan.next is not None:
+    while isinstance(plan.next, (RunOp, UnwindOp)):
         at = int(plan.next.step[5:7])
         failure = Failure(plan.next.step, "no route", attempt=1)
         plan = plan_outcome(p, topology, plan.next, state if at < stop else Raised(failure), setting)

@@ -16,9 +16,11 @@ from benchmarks.pipelines import TEXT, State, trivial
 from benchmarks.places import Place
 from benchmarks.process import rss_mb
 from perdure.codec.json import codec_of
-from perdure.core.commit import Plan, Setting, plan_outcome, plan_submission
+from perdure.core.commit import plan_outcome, plan_submission
 from perdure.core.facts import RunFailed, RunSubmitted, SegmentAttemptStarted
+from perdure.core.operations import RunOp
 from perdure.core.outcomes import Returned
+from perdure.core.plan import HandlersOnly, Plan, Setting
 from perdure.core.projection import Projection
 from perdure.core.retry import DEFAULT_RETRY
 from perdure.core.topology import Topology
@@ -32,14 +34,11 @@ ROW = "x" * 280
 """About 300 bytes with the other columns: what a step of W1 writes."""
 
 
-class _Evaluator:
+class _Evaluator(HandlersOnly):
     """The author's functions of a pipeline without any."""
 
     def condition(self, step: str, /) -> bool:
         return True
-
-    def sleep_us(self, step: str, /) -> int:
-        raise NotImplementedError(step)
 
     def output(self) -> bytes:
         return b"null"
@@ -83,7 +82,7 @@ def prebuilt(system: RealSystem, topology: Topology) -> list[Append]:
 
 
 def _succeed(p: Projection, topology: Topology, plan: Plan, position: int, now_us: int) -> Plan:
-    if plan.next is None:
+    if not isinstance(plan.next, RunOp):
         raise RuntimeError(f"nothing to do at step {position}")
     return plan_outcome(p, topology, plan.next, Returned(state_of(position)), setting(now_us))
 

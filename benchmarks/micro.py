@@ -11,6 +11,7 @@ from benchmarks.pipelines import trivial
 from perdure.core.commit import plan_outcome, plan_submission
 from perdure.core.facts import Fact
 from perdure.core.journal import decode_facts
+from perdure.core.operations import RunOp
 from perdure.core.outcomes import Returned
 from perdure.core.projection import Projection
 from perdure.core.reconciler import reconcile
@@ -57,7 +58,7 @@ def _plan_and_seal(topology: Topology, steps: int, system: RealSystem) -> tuple[
     clock = time.perf_counter
     for position in range(steps):
         state = state_of(position)
-        if plan.next is None:
+        if not isinstance(plan.next, RunOp):
             raise RuntimeError(f"nothing to do at step {position}")
         started = clock()
         plan = plan_outcome(p, topology, plan.next, Returned(state), told)

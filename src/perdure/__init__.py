@@ -2,10 +2,17 @@
 
 from perdure.app import App, connect
 from perdure.core.retry import Retry
+from perdure.core.waits import AwaitedRun
+from perdure.define.await_message import AwaitMessage
+from perdure.define.await_runs import AwaitRuns
 from perdure.define.branch import Branch
+from perdure.define.child import Child, ForEachRun
 from perdure.define.decorator import step
+from perdure.define.foreach import ForEach
 from perdure.define.invocation import FailedInvocation, Invocation, PureInvocation, UnwindInvocation
+from perdure.define.items import Done, ItemInvocation, ItemReport, More, Settled
 from perdure.define.later import Later
+from perdure.define.loop import Loop
 from perdure.define.output import nothing
 from perdure.define.pipeline import Bound, Pipeline
 from perdure.define.poll import poll
@@ -89,19 +96,31 @@ __all__ = [
     "AnyStep",
     "AsyncPoll",
     "AsyncStep",
+    "AwaitMessage",
+    "AwaitRuns",
+    "AwaitedRun",
     "Bound",
     "Branch",
     "Canceled",
+    "Child",
+    "Done",
     "Fail",
     "Failed",
     "FailedInvocation",
     "FailureDetail",
+    "ForEach",
+    "ForEachRun",
     "Invocation",
+    "ItemInvocation",
+    "ItemReport",
     "Later",
+    "Loop",
+    "More",
     "Pipeline",
     "PureInvocation",
     "Result",
     "Retry",
+    "Settled",
     "Sleep",
     "Step",
     "Succeeded",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from perdure.core import admission, commit, outcomes
+from perdure.core import plan as planning
 from perdure.core.facts import (
     NULL,
     Fact,
     Failure,
+    MessageReceived,
     OperationProgress,
     Phase,
     Resolution,
@@ -22,9 +25,11 @@ from perdure.core.facts import (
     RunReleased,
     RunSubmitted,
     SegmentAttemptStarted,
+    Shape,
 )
+from perdure.core.ids import child_id
 from perdure.core.journal import decode_facts, encode_facts
-from perdure.core.operations import Operation, RunOp, UnwindOp
+from perdure.core.operations import Operation, RunOp, UnitOp, UnwindOp
 from perdure.core.projection import Projection, Stored
 from perdure.core.reconciler import reconcile
 from perdure.core.reducer import fold, fold_all
@@ -32,16 +37,26 @@ from perdure.core.retry import Retry
 from perdure.core.topology import StepSpec, Topology
 
 RUN = "run-1"
+SHAPES: dict[str, Shape] = {
+    "%": "sleep",
+    "@": "message",
+    "#": "runs",
+    "+": "each",
+    "$": "loop",
+    "^": "children",
+}
 AT_ONCE = Retry(initial=0, cap=0, jitter=0)
 
 
 def topology(text: str, *former: Topology) -> Topology:
-    """Steps as in scenarios: `A* B*? C~`; and `D&` has a condition, `E!` settles under a cancel, `F%` sleeps."""
+    """Steps as in scenarios: `A* B*? C~`; `D&` has a condition, `E!` settles under a cancel, others: `SHAPES`."""
     specs: list[StepSpec] = []
     for word in text.split():
-        name = word.rstrip("*?~&!%")
+        name = word.rstrip("*?~&!%@#+$^")
         flags = word[len(name) :]
-        specs.append(StepSpec(name, *(sign in flags for sign in "*?~&!%")))
+        shape: Shape = next((SHAPES[sign] for sign in flags if sign in SHAPES), "handler")
+        unwind, in_doubt, is_retired, conditional, settle = (sign in flags for sign in "*?~&!")
+        specs.append(StepSpec(name, unwind, in_doubt, is_retired, conditional, settle, shape))
     return Topology(specs).after(former)
 
 
@@ -58,27 +73,43 @@ class Author:
         self.broken: set[str] = set()
         self.asked: list[str] = []
         self.naps_us = 1_000_000
+        self.openings: dict[str, planning.Opening] = {}
+        self.terms_of: dict[str, planning.Terms] = {}
+        self.timeouts: dict[str, bytes] = {}
 
     def condition(self, step: str) -> bool:
         self.asked.append(step)
         if step in self.broken:
-            raise commit.Unplannable("condition-raised", f"the condition of {step!r} raised")
+            raise planning.Unplannable("condition-raised", f"the condition of {step!r} raised")
         return step not in self.false
 
     def output(self) -> bytes:
         self.asked.append("output")
         if "output" in self.broken:
-            raise commit.Unplannable("output-raised", "the output function raised")
+            raise planning.Unplannable("output-raised", "the output function raised")
         return b'"output"'
 
-    def sleep_us(self, step: str) -> int:
-        self.asked.append(f"sleep {step}")
-        return self.naps_us
+    def opening(self, step: str) -> planning.Opening:
+        self.asked.append(f"open {step}")
+        if f"open {step}" in self.broken:
+            raise planning.Unplannable("opening-raised", f"what {step!r} begins with raised")
+        return self.openings.get(step, planning.Opening(self.naps_us))
+
+    def terms(self, step: str) -> planning.Terms:
+        return self.terms_of.get(step, planning.Terms())
+
+    def timeout_state(self, step: str) -> bytes | None:
+        return self.timeouts.get(step)
+
+    def message_state(self, step: str, payload: bytes) -> bytes:
+        if f"message {step}" in self.broken:
+            raise planning.Unplannable("payload-unreadable", f"the message of {step!r} cannot be read")
+        return payload
 
     def failure_output(self, ended: RunFailed) -> bytes:
         self.asked.append("failure output")
         if "failure output" in self.broken:
-            raise commit.Unplannable("output-raised", "the failure output function raised")
+            raise planning.Unplannable("output-raised", "the failure output function raised")
         return b'"failure output"'
 
 
@@ -94,56 +125,96 @@ class Life:
         self.may_start = True
         self.rows: list[tuple[int, list[Fact]]] = []
         self.p = Projection(RUN)
-        self.op: RunOp | UnwindOp | None = None
+        self.op: planning.Next | None = None
+        self.ends_of: dict[str, planning.RunEnd] = {}
+        self.cycle = False
         self._record([submission or submitted()])
 
     # --- the engine
 
-    def setting(self) -> commit.Setting:
-        return commit.Setting(self.now_us, self.may_start, 0.5, self.policy, self.author)
+    def setting(self) -> planning.Setting:
+        return planning.Setting(self.now_us, self.may_start, 0.5, self.policy, self.author, 0, self.ends_of, self.cycle)
 
-    def claim(self, lost_cause: RetryCause = "lost") -> commit.Plan:
+    def claim(self, lost_cause: RetryCause = "lost") -> planning.Plan:
         """A worker claims the run; an open attempt was lost."""
         claim = SegmentAttemptStarted(self.p.token + 1, "w", len(self.former) + 1, "build-1")
         return self._planned(commit.plan_claim(self.p, self.topology, claim, self.setting(), lost_cause=lost_cause))
 
-    def ends(self, outcome: outcomes.Outcome) -> commit.Plan:
+    def ends(self, outcome: outcomes.Outcome) -> planning.Plan:
         """The open attempt ends."""
-        assert self.op is not None, "no attempt is open"
-        return self._planned(commit.plan_outcome(self.p, self.topology, self.op, outcome, self.setting()))
+        return self._planned(commit.plan_outcome(self.p, self.topology, self.attempt, outcome, self.setting()))
 
-    def goes_on(self) -> commit.Plan:
+    @property
+    def attempt(self) -> RunOp | UnwindOp:
+        """The attempt that is open in this process."""
+        assert isinstance(self.op, (RunOp, UnwindOp)), "no attempt is open"
+        return self.op
+
+    @property
+    def unit(self) -> UnitOp:
+        """The unit whose items run in this process, or whose child runs are being submitted."""
+        assert isinstance(self.op, UnitOp), "no unit is open"
+        return self.op
+
+    def goes_on(self) -> planning.Plan:
         return self._planned(commit.plan_next(self.p, self.topology, self.setting()))
 
-    def ok(self, state: bytes = b"1") -> commit.Plan:
+    def ok(self, state: bytes = b"1") -> planning.Plan:
         return self.ends(outcomes.Returned(state))
 
-    def fails(self) -> commit.Plan:
+    def fails(self) -> planning.Plan:
         """With the handler's own `Fail`."""
         return self.ends(outcomes.Declined(self._failure("declined")))
 
-    def raises(self, *, never: bool = False) -> commit.Plan:
+    def raises(self, *, never: bool = False) -> planning.Plan:
         return self.ends(outcomes.Raised(self._failure("error"), never))
 
-    def times_out(self) -> commit.Plan:
+    def times_out(self) -> planning.Plan:
         return self.ends(outcomes.TimedOut(self._failure("attempt-timeout")))
 
-    def is_interrupted(self) -> commit.Plan:
+    def is_interrupted(self) -> planning.Plan:
         return self.ends(outcomes.Interrupted())
 
-    def is_lost(self) -> commit.Plan:
+    def is_lost(self) -> planning.Plan:
         """The worker dies; another one claims the run."""
         self.restart()
         return self.claim()
 
-    def wakes(self) -> commit.Plan:
+    def wakes(self) -> planning.Plan:
         """The sleep that is open is over, and a worker takes the run up."""
         self.now_us = max(self.now_us, self.p.due_us)
         return self.claim()
 
     def memo(self, name: str, value: bytes) -> None:
-        assert self.op is not None
-        self._record([OperationProgress(self.op.step, name, msgspec.Raw(value), phase_of(self.op))])
+        self._record([OperationProgress(self.attempt.step, name, msgspec.Raw(value), phase_of(self.attempt))])
+
+    # --- items and child runs
+
+    def items_end(self, *ended: outcomes.ItemOutcome, running: bool = False) -> planning.Plan:
+        """Attempts of items end; with `running`, handlers of others are still at work."""
+        plan = commit.plan_items(self.p, self.topology, self.unit, ended, self.setting(), running=running)
+        return self._planned(plan)
+
+    def item(self, index: int, outcome: outcomes.Outcome | bytes, *, more: bool = False) -> outcomes.ItemOutcome:
+        """How the open attempt of an item ends; bytes: it returns that."""
+        attempt = self.p.units[self.unit.step].entries[index].attempts
+        made = outcomes.Returned(outcome) if isinstance(outcome, bytes) else outcome
+        return outcomes.ItemOutcome(index, attempt, made, more)
+
+    def item_memo(self, index: int, name: str, value: bytes) -> None:
+        self._record([OperationProgress(self.unit.step, name, msgspec.Raw(value), item=index)])
+
+    def item_failure(self, index: int, reason: str = "declined") -> Failure:
+        return Failure(self.unit.step, reason, at_us=self.now_us, reason=reason, item=index)
+
+    def dispatched(self, refused: dict[int, Failure] | None = None) -> planning.Plan:
+        """The child runs are submitted."""
+        return self._planned(commit.plan_dispatched(self.p, self.topology, self.unit, refused or {}, self.setting()))
+
+    def child(self, index: int, step: str | None = None) -> str:
+        """The id of a child run."""
+        name = step or self.p.pin or ""
+        return child_id(self.p.units[name].opened_us, RUN, name, index)
 
     def deploy(self, text: str) -> None:
         self.former.append(self.topology)
@@ -160,6 +231,12 @@ class Life:
 
     def cancel(self, reason: str = "canceled") -> admission.Admission:
         return self._admit(admission.admit_cancel(self.p, RunCancelRequested("user", reason)))
+
+    def send(self, name: str, payload: bytes = b"5", key: str = "") -> admission.Admission:
+        digest = hashlib.sha256(payload).hexdigest()
+        return self._admit(
+            admission.admit_message(self.p, MessageReceived(name, msgspec.Raw(payload), digest, "user", key))
+        )
 
     def hold(self) -> admission.Admission:
         return self._admit(admission.admit_hold(self.p, RunHeld("user", "by hand")))
@@ -194,10 +271,10 @@ class Life:
         return [fact for _, facts in self.rows for fact in facts]
 
     def _failure(self, reason: str) -> Failure:
-        assert self.op is not None
-        return Failure(self.op.step, reason, phase_of(self.op), self.op.attempt, self.now_us, reason=reason)
+        op = self.attempt
+        return Failure(op.step, reason, phase_of(op), op.attempt, self.now_us, reason=reason)
 
-    def _planned(self, plan: commit.Plan) -> commit.Plan:
+    def _planned(self, plan: planning.Plan) -> planning.Plan:
         assert (plan.next is None) is not (plan.rest is None), "exactly one of the two"
         if plan.facts:
             self.rows.append((self.now_us, list(plan.facts)))
@@ -232,6 +309,7 @@ def names(facts: Sequence[Fact]) -> list[str]:
 
 def short(fact: Fact) -> str:
     name = type(fact).__name__.removeprefix("Operation").removeprefix("Run").removeprefix("Segment")
+    name = name.replace("SegmentCreated", "Created")
     return f"{name} {getattr(fact, 'step', '')}".rstrip()
 
 

@@ -15,7 +15,8 @@ import msgspec
 
 from perdure.core import facts as f
 from perdure.core.facts import Failure
-from perdure.core.outcomes import Declined, Refused
+from perdure.core.outcomes import Declined, Raised, Refused
+from perdure.core.plan import Opening, RunEnd, Terms
 from perdure.core.retry import Retry
 from tests.core.build import RUN, Life
 from tests.core.rows import chained, folded, plain, write
@@ -79,8 +80,9 @@ def unwound() -> Life:
     life.times_out()
     life.now_us += 5_000_000
     life.claim()
-    assert life.op is not None
-    declined = Failure("pay", "account closed", "forward", life.op.attempt, life.now_us, "user", "closed", "Closed")
+    declined = Failure(
+        "pay", "account closed", "forward", life.attempt.attempt, life.now_us, "user", "closed", "Closed"
+    )
     life.ends(Declined(declined))
     life.deploy("load reserve*? price* pay")
     life.claim()
@@ -187,6 +189,70 @@ def prioritized() -> Life:
     return life
 
 
+def waited() -> Life:
+    """Messages early and late, with and without keys, runs, and waits that last too long."""
+    life = _life("a ask@ b more@ many# soon@ c")
+    life.author.openings |= {
+        "ask": Opening(awaits=("go",)),
+        "more": Opening(awaits=("go",)),
+        "many": Opening(5_000_000, ("run-2", "run-3"), 2),
+        "soon": Opening(2_000_000, ("never",)),
+    }
+    life.author.timeouts["soon"] = b'{"granted":false}'
+    life.send("go", b'{"granted":true}', "k-1")
+    life.claim()
+    life.ok(b"1")
+    life.ok(b"2")
+    life.send("go", b'"second"')
+    life.claim()
+    life.ends_of |= {"run-2": RunEnd("succeeded", b"[1]"), "run-3": RunEnd("failed", failure=Failure("x", "no"))}
+    life.claim()
+    life.now_us += 3_000_000
+    life.claim()
+    return life
+
+
+def itemized() -> Life:
+    """Items that succeed, are tried again, are lost and fail; a loop; what fails the step leaves it in doubt."""
+    life = _life("load+ page$ pay+*?", Retry(initial=1, cap=10, jitter=0, max_attempts=2, then="fail"))
+    life.author.openings |= {
+        "load": Opening(items=(b"1", b"2", b"3")),
+        "page": Opening(items=(b'"first"',)),
+        "pay": Opening(items=(b"10", b"20", b"30")),
+    }
+    life.author.terms_of |= {"load": Terms(2, collect=True), "page": Terms(1), "pay": Terms(2)}
+    life.claim()
+    life.item_memo(0, "key", b'"k-0"')
+    life.items_end(life.item(0, b'{"done":1}'), running=True)
+    life.items_end(life.item(2, Declined(life.item_failure(2))), running=True)
+    life.is_lost()
+    life.items_end(life.item(1, b'{"done":2}'))
+    life.items_end(life.item(0, b'"second"', more=True))
+    life.items_end(life.item(1, b'{"pages":2}'))
+    life.items_end(life.item(0, b"true"), running=True)
+    life.items_end(life.item(1, Raised(life.item_failure(1, "error"))), running=True)
+    life.items_end(life.item(2, Declined(life.item_failure(2))))
+    return life
+
+
+def parent() -> Life:
+    """Child runs, one and many, of which one was refused and one failed."""
+    life = _life("one^ many^")
+    life.author.openings |= {
+        "one": Opening(items=(b'{"n":1}',), pipeline="leg"),
+        "many": Opening(items=(b"1", b"2", b"3"), pipeline="leg"),
+    }
+    life.author.terms_of["many"] = Terms(2)
+    life.claim()
+    life.dispatched()
+    life.ends_of[life.child(0)] = RunEnd("succeeded", b'"flown"')
+    life.claim()
+    life.dispatched({1: Failure("many", "slot taken", reason="child-refused")})
+    life.ends_of[life.child(0)] = RunEnd("failed", failure=Failure("fly", "no crew"), in_doubt=True)
+    life.claim()
+    return life
+
+
 LIVES: tuple[Callable[[], Life], ...] = (
     clean,
     unwound,
@@ -197,6 +263,9 @@ LIVES: tuple[Callable[[], Life], ...] = (
     abandoned,
     slept,
     prioritized,
+    waited,
+    itemized,
+    parent,
 )
 
 

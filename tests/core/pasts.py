@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from perdure.core.facts import Resolution
-from perdure.core.operations import CancelOp, EvaluateOp, InvalidOp, Operation, RunOp, SleepOp, UnwindOp
+from perdure.core.operations import CancelOp, EvaluateOp, InvalidOp, Operation, RunOp, UnwindOp, WaitOp
 from tests.core.build import Life
 
 
@@ -20,7 +20,7 @@ def brief(op: Operation) -> str:
             return f"unwind {step} {attempt}" + " in doubt" * doubt
         case CancelOp(step, _, doubt):
             return f"cancel {step}" + " in doubt" * doubt
-        case SleepOp(step, _, is_open):
+        case WaitOp(step, _, _, is_open):
             return f"{'wake' if is_open else 'sleep'} {step}"
         case InvalidOp(reason, _):
             return f"invalid {reason}"

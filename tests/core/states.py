@@ -154,7 +154,7 @@ STANDS: tuple[Stand, ...] = (
         "claim 1, completed, outcome success, skip A, skip B, skip N, fail A, fail B, fail N, value A, value B, "
         "given up A, refused A",
     ),
-    Stand("A sleeps", _life("claim", text="A% B"), "reserve A1, woken A, fail A, value A, given up A, refused A"),
+    Stand("A sleeps", _life("claim", text="A% B"), "woken A, fail A, value A, given up A, refused A"),
     Stand("A has slept", _life("claim", "wakes", text="A% B"), "memo B, ok B1, retry B1, fail B, value B"),
     Stand(
         "A runs",

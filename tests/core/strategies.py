@@ -87,7 +87,60 @@ FACTS: dict[type[f.Fact], st.SearchStrategy[f.Fact]] = {
         f.OperationFailed, step=STEPS, failure=FAILURES, phase=PHASES, in_doubt=st.booleans(), passed=IDS
     ),
     f.OperationSkipped: st.builds(f.OperationSkipped, step=STEPS, passed=IDS),
-    f.OperationParked: st.builds(f.OperationParked, step=STEPS, due_us=NUMBERS, passed=IDS),
+    f.OperationParked: st.builds(
+        f.OperationParked,
+        step=STEPS,
+        due_us=NUMBERS,
+        shape=st.sampled_from(get_args(f.ParkShape)),
+        awaits=IDS,
+        need=NUMBERS,
+        passed=IDS,
+    ),
+    f.OperationWoken: st.builds(
+        f.OperationWoken, step=STEPS, by=st.sampled_from(("message", "runs", "time")), key=TEXT
+    ),
+    f.MessageReceived: st.builds(f.MessageReceived, name=TEXT, payload=RAW, digest=TEXT, actor=TEXT, key=TEXT),
+    f.SegmentSuspended: st.builds(f.SegmentSuspended, step=STEPS),
+    f.ContinuationSegmentCreated: st.builds(f.ContinuationSegmentCreated),
+    f.BoundaryOpened: st.builds(
+        f.BoundaryOpened,
+        step=STEPS,
+        shape=st.sampled_from(get_args(f.UnitShape)),
+        items=st.lists(RAW, max_size=3).map(tuple),
+        pipeline=TEXT,
+        passed=IDS,
+    ),
+    f.BoundaryInteractionCreated: st.builds(f.BoundaryInteractionCreated, step=STEPS, first=NUMBERS, count=NUMBERS),
+    f.BoundaryInteractionDispatched: st.builds(
+        f.BoundaryInteractionDispatched, step=STEPS, first=NUMBERS, count=NUMBERS
+    ),
+    f.BoundaryDispatchCompleted: st.builds(f.BoundaryDispatchCompleted, step=STEPS),
+    f.BoundaryCompletionAdmitted: st.builds(
+        f.BoundaryCompletionAdmitted,
+        step=STEPS,
+        index=NUMBERS,
+        status=st.sampled_from(get_args(f.EndStatus)),
+        output=RAW,
+        failure=st.none() | FAILURES,
+        in_doubt=st.booleans(),
+    ),
+    f.ItemReserved: st.builds(f.ItemReserved, step=STEPS, index=NUMBERS, attempt=NUMBERS),
+    f.ItemRetryScheduled: st.builds(
+        f.ItemRetryScheduled,
+        step=STEPS,
+        index=NUMBERS,
+        attempt=NUMBERS,
+        cause=st.sampled_from(get_args(f.RetryCause)),
+        due_us=NUMBERS,
+        failure=st.none() | FAILURES,
+    ),
+    f.ItemOutputRecorded: st.builds(
+        f.ItemOutputRecorded, step=STEPS, index=NUMBERS, attempt=NUMBERS, output=RAW, more=st.booleans()
+    ),
+    f.ItemFailed: st.builds(
+        f.ItemFailed, step=STEPS, index=NUMBERS, attempt=NUMBERS, failure=FAILURES, in_doubt=st.booleans()
+    ),
+    f.BoundaryResolved: st.builds(f.BoundaryResolved, step=STEPS, collect=st.booleans()),
     f.OperationResolved: st.builds(
         f.OperationResolved,
         step=STEPS,

@@ -10,9 +10,11 @@ from hypothesis import given
 
 from perdure.core import commit
 from perdure.core import facts as f
-from perdure.core.commit import Closed, Waiting, plan_submission
+from perdure.core import plan as planning
+from perdure.core.commit import plan_submission
 from perdure.core.operations import EndedOp, HeldOp, InvalidOp, RunOp, UnwindOp
 from perdure.core.outcomes import Returned
+from perdure.core.plan import Closed, Waiting
 from perdure.core.projection import Projection, dump, restore
 from perdure.core.retry import Retry
 from perdure.errors import CorruptJournal
@@ -158,7 +160,7 @@ def test_draining_reserves_nothing() -> None:
     plan = life.ok()
     assert names(plan.facts) == ["Succeeded A"]
     assert plan.rest == Closed()
-    assert life.claim() == commit.Plan([], None, Closed())
+    assert life.claim() == planning.Plan([], None, Closed())
     life.may_start = True
     life.claim()
     life.may_start = False
@@ -212,7 +214,7 @@ def test_an_operation_that_is_due_later_is_not_reserved() -> None:
     plan = life.raises()
     assert names(plan.facts) == ["RetryScheduled A"]
     assert plan.rest == Waiting(due_us)
-    assert life.claim() == commit.Plan([], None, Waiting(due_us))
+    assert life.claim() == planning.Plan([], None, Waiting(due_us))
     life.now_us = due_us
     assert names(life.claim().facts) == ["AttemptStarted", "Reserved A"]
 
@@ -220,7 +222,7 @@ def test_an_operation_that_is_due_later_is_not_reserved() -> None:
 def test_a_delayed_start_waits() -> None:
     """R-4, D-8."""
     life = Life("A", submission=submitted(start_at_us=50_000))
-    assert life.claim() == commit.Plan([], None, Waiting(50_000))
+    assert life.claim() == planning.Plan([], None, Waiting(50_000))
     life.retry()
     assert names(life.claim().facts) == ["AttemptStarted", "Reserved A"], "R-17: retry now"
 
@@ -228,7 +230,7 @@ def test_a_delayed_start_waits() -> None:
 # --- invalid runs -----------------------------------------------------------------------------------------------------
 
 
-def rest_of(plan: commit.Plan) -> str:
+def rest_of(plan: planning.Plan) -> str:
     return plan.rest.reason if isinstance(plan.rest, InvalidOp) else type(plan.rest).__name__
 
 
@@ -388,7 +390,7 @@ def test_the_same_past_gives_the_same_plan(life: Life) -> None:
         if life.op is None:
             plan = commit.plan_claim(p, life.topology, claim, life.setting())
         else:
-            plan = commit.plan_outcome(p, life.topology, life.op, Returned(b"2"), life.setting())
+            plan = commit.plan_outcome(p, life.topology, life.attempt, Returned(b"2"), life.setting())
         plans.append(msgspec.json.encode((plan.facts, repr(plan.next), repr(plan.rest))))
         expected = refold([*life.rows, (life.now_us, list(plan.facts))])
         assert content(expected) == content(p)
@@ -449,10 +451,9 @@ def test_an_owner_that_was_overtaken_plans_nothing() -> None:
     life = Life("A B")
     life.claim()
     own = msgspec.structs.replace(life.setting(), token=life.p.token)
-    op = life.op
+    op = life.attempt
     life.is_lost()
-    assert op is not None
-    with pytest.raises(commit.NotOwner, match="was overtaken by 2"):
+    with pytest.raises(planning.NotOwner, match="was overtaken by 2"):
         commit.plan_outcome(life.p, life.topology, op, Returned(b"1"), own)
-    with pytest.raises(commit.NotOwner):
+    with pytest.raises(planning.NotOwner):
         commit.plan_next(life.p, life.topology, own)

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from perdure.core import commit
 from perdure.core import facts as f
-from perdure.core.commit import ENGINE_ACTOR, Waiting
+from perdure.core import plan as planning
 from perdure.core.facts import Failure
 from perdure.core.operations import EndedOp, HeldOp, RunOp
 from perdure.core.outcomes import Refused
+from perdure.core.plan import ENGINE_ACTOR, Waiting
 from perdure.core.retry import MAX_LOST_IN_A_ROW, Retry
 from tests.core.build import AT_ONCE, Life, names, submitted
 
@@ -19,19 +19,19 @@ LATER = Retry(initial=1, factor=2, cap=30, jitter=0)
 SECOND_US = 1_000_000
 
 
-def retried(plan: commit.Plan) -> f.OperationRetryScheduled:
+def retried(plan: planning.Plan) -> f.OperationRetryScheduled:
     found = [fact for fact in plan.facts if isinstance(fact, f.OperationRetryScheduled)]
     assert len(found) == 1
     return found[0]
 
 
-def failed(plan: commit.Plan) -> f.OperationFailed:
+def failed(plan: planning.Plan) -> f.OperationFailed:
     found = [fact for fact in plan.facts if isinstance(fact, f.OperationFailed)]
     assert len(found) == 1
     return found[0]
 
 
-def returns_too_much(life: Life) -> commit.Plan:
+def returns_too_much(life: Life) -> planning.Plan:
     return life.ends(Refused(Failure("A", "9 MB, at most 1", reason="payload-too-large")))
 
 
@@ -47,7 +47,7 @@ def returns_too_much(life: Life) -> commit.Plan:
     ],
 )
 def test_errors_timeouts_and_losses_leave_the_operation_unresolved(
-    act: Callable[[Life], commit.Plan], cause: str, reason: str
+    act: Callable[[Life], planning.Plan], cause: str, reason: str
 ) -> None:
     """M-5, M-17, R-18: with their cause, and the failure for whoever looks."""
     life = Life("A")
@@ -155,8 +155,7 @@ def test_exhaustion_fails_the_run_if_declared() -> None:
     assert names(plan.facts) == ["Failed B", "Reserved B"]
     assert failed(plan).in_doubt
     assert failed(plan).failure.reason == "attempts-exhausted"
-    assert life.op is not None
-    assert life.op.attempt == 1
+    assert life.attempt.attempt == 1
 
 
 def test_a_bound_is_forward_only() -> None:
@@ -316,7 +315,7 @@ def test_a_success_of_the_last_step_in_flight_ends_the_run_well() -> None:
     ids=["Fail", "raises", "times out", "interrupted", "lost", "refused"],
 )
 def test_any_other_end_in_flight_resolves_the_step_as_canceled(
-    act: Callable[[Life], commit.Plan], in_doubt: bool
+    act: Callable[[Life], planning.Plan], in_doubt: bool
 ) -> None:
     """R-12: its own `Fail` too, but without doubt [M-9]."""
     life = Life("A B")

@@ -9,17 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.core import facts
+from perdure.core import facts, unit_facts
 from perdure.core.facts import NULL, Fact, OperationReserved, OperationSucceeded
 from perdure.core.journal import KNOWN, decode_facts, encode_facts
+from perdure.core.words import AnyFact
 from tests.core.strategies import FACTS
 
 WIRE_NAMES = """
-    RunSubmitted RunCancelRequested RunHeld RunReleased RunAbandoned RunPrioritized OutcomeCommitted RunSucceeded
-    RunFailed
-    SegmentAttemptStarted SegmentCompleted
+    RunSubmitted RunCancelRequested RunHeld RunReleased RunAbandoned RunPrioritized MessageReceived OutcomeCommitted
+    RunSucceeded RunFailed SegmentAttemptStarted SegmentSuspended ContinuationSegmentCreated SegmentCompleted
     OperationReserved OperationProgress OperationSucceeded OperationRetryScheduled OperationFailed OperationSkipped
-    OperationParked OperationResolved
+    OperationParked OperationWoken OperationResolved
+    BoundaryOpened BoundaryInteractionCreated BoundaryInteractionDispatched BoundaryDispatchCompleted
+    BoundaryCompletionAdmitted ItemReserved ItemRetryScheduled ItemOutputRecorded ItemFailed BoundaryResolved
 """.split()
 
 
@@ -32,8 +34,9 @@ def test_the_wire_names_stay_as_they_are() -> None:
 
 def test_every_fact_of_the_module_is_in_the_union() -> None:
     """No fact is written that a reader does not have to handle."""
-    made = {v for v in vars(facts).values() if isinstance(v, type) and issubclass(v, facts._Fact)}  # pyright: ignore[reportPrivateUsage]  # the base says what a fact is
-    assert made - {facts._Fact} == set(get_args(Fact)) == set(FACTS)  # pyright: ignore[reportPrivateUsage]  # as above
+    modules = (facts, unit_facts)
+    made = {v for m in modules for v in vars(m).values() if isinstance(v, type) and issubclass(v, AnyFact)}
+    assert made - {AnyFact} == set(get_args(Fact)) == set(FACTS)
 
 
 @pytest.mark.parametrize("kind", FACTS, ids=lambda kind: kind.__name__)

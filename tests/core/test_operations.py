@@ -10,10 +10,12 @@ import pytest
 
 from perdure.core import operations, outcomes
 from perdure.core.operations import InvalidReason, Operation
-from perdure.core.outcomes import Outcome
+from perdure.core.outcomes import ItemOutcome, Outcome
 
 
-@pytest.mark.parametrize(("module", "union"), [(operations, Operation), (outcomes, Outcome)], ids=["next", "ends"])
+@pytest.mark.parametrize(
+    ("module", "union"), [(operations, Operation), (outcomes, Outcome | ItemOutcome)], ids=["next", "ends"]
+)
 def test_every_member_is_in_the_union(module: ModuleType, union: object) -> None:
     """J-15: a reader that handles the union handles all there is."""
     made = {
@@ -33,6 +35,7 @@ def test_the_reasons_of_an_invalid_run_are_stable_words() -> None:
         "pipeline-missing",
         "condition-raised",
         "output-raised",
+        "opening-raised",
         "state-missing",
         "payload-unreadable",
         "payload-unserialisable",

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.core import commit
 from perdure.core import facts as f
-from perdure.core.commit import Waiting
+from perdure.core import plan as planning
 from perdure.core.explain import explain
 from perdure.core.operations import EndedOp, HeldOp, RunOp
 from perdure.core.outcomes import Postponed
+from perdure.core.plan import Waiting
 from perdure.core.retry import MAX_LOST_IN_A_ROW, Retry
 from tests.core.build import AT_ONCE, Life, names, submitted
 
 HOUR_US = 3_600_000_000
 
 
-def says_later(life: Life, delay_us: int = HOUR_US) -> commit.Plan:
+def says_later(life: Life, delay_us: int = HOUR_US) -> planning.Plan:
     return life.ends(Postponed(delay_us))
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from perdure.core import admission
 from perdure.core import facts as f
-from perdure.core.commit import Closed, Waiting
 from perdure.core.explain import explain
-from perdure.core.operations import EndedOp, HeldOp, InvalidOp, RunOp, SleepOp
+from perdure.core.operations import EndedOp, HeldOp, InvalidOp, RunOp, WaitOp
+from perdure.core.plan import Closed, Waiting
 from perdure.core.reconciler import reconcile
 from perdure.core.reducer import fold
 from perdure.core.signature import decode_ledger, projection_of, sign
@@ -33,7 +33,8 @@ def test_it_opens_and_rests_in_the_append_of_the_success_before_it() -> None:
     life.claim()
     now_us = life.now_us
     plan = life.ok()
-    assert plan.facts == [f.OperationSucceeded("A", 1, plan.facts[0].state), f.OperationParked("S", now_us + SECOND_US)]  # type: ignore[union-attr] # as planned
+    assert names(plan.facts) == ["Succeeded A", "Parked S", "Suspended S"]
+    assert plan.facts[1] == f.OperationParked("S", now_us + SECOND_US)
     assert plan.rest == Waiting(now_us + SECOND_US)
     assert life.claim().facts == []  # too early: nothing is written [D-8]
 
@@ -42,7 +43,7 @@ def test_its_end_and_what_follows_are_the_append_of_the_claim() -> None:
     """J-12: one sleep costs a run one commit."""
     life = asleep()
     plan = life.wakes()
-    assert names(plan.facts) == ["AttemptStarted", "Succeeded A", "Reserved B"]
+    assert names(plan.facts) == ["AttemptStarted", "ContinuationCreated", "Succeeded A", "Reserved B"]
     assert plan.next == RunOp("B", 1, 1, started=False)
     assert (life.p.state("A"), life.p.attempts("forward", "A")) == (b"null", 0)
 
@@ -56,7 +57,7 @@ def test_a_run_may_end_with_its_last_sleep() -> None:
 def test_sleeps_follow_one_another() -> None:
     life = asleep("A% B%")
     plan = life.wakes()
-    assert names(plan.facts) == ["AttemptStarted", "Succeeded A", "Parked B"]
+    assert names(plan.facts) == ["AttemptStarted", "ContinuationCreated", "Succeeded A", "Parked B", "Suspended B"]
     assert isinstance(plan.rest, Waiting)
     assert life.wakes().rest == EndedOp()
 
@@ -156,15 +157,15 @@ def test_a_false_condition_skips_it_and_a_true_one_opens_it() -> None:
     """E-12."""
     life = Life("A%& B%& C")
     life.author.false.add("A")
-    assert names(life.claim().facts) == ["AttemptStarted", "Skipped A", "Parked B"]
-    assert life.author.asked == ["A", "B", "sleep B"]
+    assert names(life.claim().facts) == ["AttemptStarted", "Skipped A", "Parked B", "Suspended B"]
+    assert life.author.asked == ["A", "B", "open B"]
 
 
 def test_it_pins_goes_on_retired_and_its_removal_makes_the_run_invalid() -> None:
     """E-2, E-3, E-9."""
     life = asleep("A% B")
     life.deploy("N B A%~")
-    assert life.next == SleepOp("A", 2, open=True)
+    assert life.next == WaitOp("A", 2, "sleep", open=True)
     life.deploy("N B")
     assert isinstance(life.next, InvalidOp)
     assert life.next.reason == "step-missing"
@@ -229,5 +230,5 @@ def test_an_end_without_a_sleep_is_corrupt() -> None:
     life = Life("A")
     life.claim()
     life.raises()
-    with pytest.raises(CorruptJournal, match="does not sleep"):
+    with pytest.raises(CorruptJournal, match="does not wait"):
         fold(life.p, f.OperationSucceeded("A", 0), life.now_us)

@@ -267,7 +267,7 @@ async def test_unwind_sees_forward_memos_and_keeps_its_own() -> None:  # M-15, U
     undo = UnwindInvocation[PayoutInput, Deps](run, send, 1)
     assert await undo.memo("asked", counter.number) == 1
     assert await undo.memo("void", counter.number) == 2
-    assert set(run.memos) == {("send/v1", "forward", "asked"), ("send/v1", "unwind", "void")}
+    assert set(run.memos) == {("send/v1", "forward", "asked", None), ("send/v1", "unwind", "void", None)}
 
 
 async def test_memos_of_one_name_that_run_together_are_one() -> None:  # M-15

@@ -18,12 +18,12 @@ make: Any = Sleep
 
 def test_a_sleep_is_a_step_without_a_state() -> None:
     nap = Sleep("nap/v1", timedelta(minutes=2))
-    assert nap.spec == StepSpec("nap/v1", sleeps=True)
-    assert nap.sleep_us == 120_000_000
+    assert nap.spec == StepSpec("nap/v1", shape="sleep")
+    assert nap.lasts_us == 120_000_000
     assert nap.codec.encode(None) == b"null"
-    assert retired(nap).spec == StepSpec("nap/v1", retired=True, sleeps=True)
+    assert retired(nap).spec == StepSpec("nap/v1", retired=True, shape="sleep")
     assert build((nap, reserve)).topology.ids == ("nap/v1", "reserve/v1")
-    assert Sleep("nap/v1", 1.5).sleep_us == 1_500_000
+    assert Sleep("nap/v1", 1.5).lasts_us == 1_500_000
 
 
 def test_how_long_it_sleeps_is_no_part_of_the_topology() -> None:
@@ -39,13 +39,13 @@ def test_how_long_it_sleeps_is_no_part_of_the_topology() -> None:
 
 def test_it_may_have_a_condition() -> None:
     """E-12."""
-    assert Sleep("nap/v1", 1, when=is_large).spec == StepSpec("nap/v1", conditional=True, sleeps=True)
+    assert Sleep("nap/v1", 1, when=is_large).spec == StepSpec("nap/v1", conditional=True, shape="sleep")
 
 
 def test_the_lock_file_knows_it() -> None:
     """D-6."""
     locked = lock_of((build((Sleep("nap/v1", 1),)),)).pipelines["p"].steps[0]
-    assert locked.spec == StepSpec("nap/v1", sleeps=True)
+    assert locked.spec == StepSpec("nap/v1", shape="sleep")
 
 
 @pytest.mark.parametrize("wrong", [0, -1, float("nan"), "5", None, timedelta(0), timedelta(days=-1)])

@@ -30,8 +30,8 @@ from perdure import (
     nothing,
     step,
 )
-from perdure.core.commit import ENGINE_ACTOR
 from perdure.core.facts import RunCancelRequested, RunSubmitted
+from perdure.core.plan import ENGINE_ACTOR
 from perdure.storage.sqlite.store import SqliteStore
 from perdure.testing.clock import VirtualSystem
 from tests.runtime.lab import Failing, Gate, Inv, Line, World, app, facts, line, until, virtually

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from perdure.core.ids import encode_run_id
 from perdure.define.names import name_problem
-from perdure.runtime.system import RealSystem, encode_run_id
+from perdure.runtime.system import RealSystem
 
 
 def test_run_ids_rise_and_are_fit_to_be_names() -> None:

@@ -167,7 +167,7 @@ async def test_verify_finds_what_an_index_row_says_wrongly(tmp_path: Path) -> No
         "resource": "UPDATE run SET resource = 'other'",
         "input": "UPDATE run SET input_digest = zeroblob(32)",
         "submitted": "UPDATE run SET submitted_us = 1",
-        "snapshot": "INSERT INTO snapshot SELECT run, first_seq, hash, 1, 1, x'7b7d' FROM journal WHERE first_seq = 1",
+        "snapshot": "INSERT INTO snapshot SELECT run, first_seq, hash, 1, 2, x'7b7d' FROM journal WHERE first_seq = 1",
     }
     names = [row[1] for row in sql(path, "PRAGMA table_info(run)")]
     for what, lie in lies.items():

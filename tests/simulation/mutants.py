@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.core import commit, reconciler
+from perdure.core import plan as planning
 from perdure.core.facts import (
     Fact,
     OperationFailed,
@@ -17,12 +18,12 @@ from perdure.core.facts import (
     RunSubmitted,
     SegmentAttemptStarted,
 )
-from perdure.core.operations import Operation, RunOp, UnwindOp
+from perdure.core.operations import Operation, RunOp
 from perdure.core.projection import Projection
 from perdure.core.reconciler import Lists
 from perdure.core.topology import Topology
 from perdure.ports.store import Append, AppendResult, Committed, IndexState, NewRun, Store
-from perdure.runtime import driver, indexing
+from perdure.runtime import applying, indexing
 from perdure.runtime.client import Client
 from perdure.runtime.engine import Engine
 from perdure.runtime.host import Host
@@ -40,6 +41,12 @@ class Mutant:
     name: str
     rules: tuple[str, ...]
     apply: Patch
+
+
+def emits(patch: pytest.MonkeyPatch, emit: Callable[[Projection, list[Fact], Fact, int], None]) -> None:
+    """Every part of the planner plans its facts so."""
+    for module in ("commit", "attempts", "waits", "units"):
+        patch.setattr(f"perdure.core.{module}.emit", emit)
 
 
 def acknowledges_before_the_append(patch: pytest.MonkeyPatch) -> None:
@@ -85,9 +92,9 @@ def starts_a_handler_before_its_reservation_is_durable(patch: pytest.MonkeyPatch
             done.set_result(Committed(append.locator))
             return done
 
-    original = driver.apply
+    original = applying.apply
 
-    async def apply(host: Host, live: LiveRun, plan: commit.Plan, now_us: int) -> RunOp | UnwindOp | None:
+    async def apply(host: Host, live: LiveRun, plan: planning.Plan, now_us: int) -> planning.Next | None:
         if plan.rest is not None:
             return await original(host, live, plan, now_us)
         store = host.store
@@ -97,7 +104,8 @@ def starts_a_handler_before_its_reservation_is_durable(patch: pytest.MonkeyPatch
         finally:
             host.store = store
 
-    patch.setattr("perdure.runtime.driver.apply", apply)
+    for module in ("driver", "items", "children"):
+        patch.setattr(f"perdure.runtime.{module}.apply", apply)
 
 
 def reconciles_without(patch: pytest.MonkeyPatch, field: str) -> None:
@@ -139,11 +147,11 @@ def goes_on_without_reading_after_a_conflict(patch: pytest.MonkeyPatch) -> None:
 def loses_the_due_time_of_what_it_lets_go(patch: pytest.MonkeyPatch) -> None:
     original = indexing.resting_state
 
-    def resting_state(p: Projection, rest: commit.Rest, now_us: int) -> IndexState:
+    def resting_state(p: Projection, rest: planning.Rest, now_us: int) -> IndexState:
         state = original(p, rest, now_us)
-        return replace(state, due_us=None) if isinstance(rest, commit.Closed) else state
+        return replace(state, due_us=None) if isinstance(rest, planning.Closed) else state
 
-    patch.setattr("perdure.runtime.driver.resting_state", resting_state)
+    patch.setattr("perdure.runtime.applying.resting_state", resting_state)
 
 
 def uses_an_attempt_number_twice(patch: pytest.MonkeyPatch) -> None:
@@ -163,10 +171,10 @@ def retries_too_early(patch: pytest.MonkeyPatch) -> None:
         p: Projection,
         topology: Topology,
         claim: SegmentAttemptStarted,
-        s: commit.Setting,
+        s: planning.Setting,
         *,
         lost_cause: RetryCause = "lost",
-    ) -> commit.Plan:
+    ) -> planning.Plan:
         p.due_us = 0
         return original(p, topology, claim, s, lost_cause=lost_cause)
 
@@ -214,21 +222,21 @@ def forgets_what_is_in_doubt(patch: pytest.MonkeyPatch) -> None:
 
 
 def calls_every_canceled_step_clean(patch: pytest.MonkeyPatch) -> None:
-    original: Callable[[Projection, list[Fact], Fact, int], None] = getattr(commit, "_emit")  # noqa: B009 # private
+    original = planning.emit
 
     def emit(p: Projection, facts: list[Fact], fact: Fact, at_us: int) -> None:
         if isinstance(fact, OperationFailed) and fact.failure.kind == "canceled":
             fact = replace(fact, in_doubt=False)
         original(p, facts, fact, at_us)
 
-    patch.setattr("perdure.core.commit._emit", emit)
+    emits(patch, emit)
 
 
 def never_bounds_retries(patch: pytest.MonkeyPatch) -> None:
     def after_failure(*_: object) -> str:
         return "retry"
 
-    patch.setattr("perdure.core.commit.after_failure", after_failure)
+    patch.setattr("perdure.core.attempts.after_failure", after_failure)
 
 
 def keeps_memos_to_itself(patch: pytest.MonkeyPatch) -> None:

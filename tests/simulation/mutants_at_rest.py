@@ -8,8 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.core import commit, reconciler, reducer
+from perdure.core import plan as planning
 from perdure.core.facts import Fact, OperationParked, OperationRetryScheduled, RunReleased, RunSubmitted
-from perdure.core.operations import CancelOp, InvalidOp, Operation, RunOp, SleepOp, UnwindOp
+from perdure.core.operations import CancelOp, InvalidOp, Operation, RunOp, UnwindOp, WaitOp
 from perdure.core.outcomes import Outcome, Postponed
 from perdure.core.projection import Projection
 from perdure.core.reconciler import Lists
@@ -18,17 +19,17 @@ from perdure.ports.store import RunRow, SubmissionKey
 from perdure.runtime.client import Client
 from perdure.runtime.engine import Engine
 from perdure.storage.memory_data import MemoryData, MemoryRun, Slot
-from tests.simulation.mutants import Mutant
+from tests.simulation.mutants import Mutant, emits
 
 
 def forgets(patch: pytest.MonkeyPatch, kind: type[Fact], **changes: object) -> None:
     """Facts of a kind are written otherwise."""
-    original: Callable[[Projection, list[Fact], Fact, int], None] = getattr(commit, "_emit")  # noqa: B009 # private
+    original = planning.emit
 
     def emit(p: Projection, facts: list[Fact], fact: Fact, at_us: int) -> None:
         original(p, facts, replace(fact, **changes) if isinstance(fact, kind) else fact, at_us)
 
-    patch.setattr("perdure.core.commit._emit", emit)
+    emits(patch, emit)
 
 
 def folds_otherwise(patch: pytest.MonkeyPatch, kind: type[Fact], after: Callable[[Projection], None]) -> None:
@@ -51,14 +52,14 @@ def ends_sleeps_when_released(patch: pytest.MonkeyPatch) -> None:
 
 
 def sleeps_too_short(patch: pytest.MonkeyPatch) -> None:
-    original: Callable[[Projection, list[Fact], Fact, int], None] = getattr(commit, "_emit")  # noqa: B009 # private
+    original = planning.emit
 
     def emit(p: Projection, facts: list[Fact], fact: Fact, at_us: int) -> None:
         if isinstance(fact, OperationParked):
             fact = replace(fact, due_us=at_us + (fact.due_us - at_us) // 2)
         original(p, facts, fact, at_us)
 
-    patch.setattr("perdure.core.commit._emit", emit)
+    emits(patch, emit)
 
 
 def passes_nothing_by_sleeping(patch: pytest.MonkeyPatch) -> None:
@@ -70,8 +71,8 @@ def opens_sleeps_after_a_cancel(patch: pytest.MonkeyPatch) -> None:
 
     def reconcile(p: Projection, topology: Topology) -> Operation:
         op = original(p, topology)
-        if isinstance(op, CancelOp) and topology.steps[op.position].sleeps:
-            return SleepOp(op.step, op.position, open=p.pin == op.step)
+        if isinstance(op, CancelOp) and topology.steps[op.position].shape == "sleep":
+            return WaitOp(op.step, op.position, "sleep", open=p.pin == op.step)
         return op
 
     patch.setattr("perdure.core.commit.reconcile", reconcile)
@@ -83,7 +84,7 @@ def takes_a_handler_for_a_sleep(patch: pytest.MonkeyPatch) -> None:
 
     def reconcile(p: Projection, topology: Topology) -> Operation:
         op = original(p, topology)
-        if isinstance(op, InvalidOp) and op.reason == "shape-changed" and p.pin is not None and p.sleeping():
+        if isinstance(op, InvalidOp) and op.reason == "shape-changed" and p.pin is not None and p.parked():
             return RunOp(p.pin, topology.position[p.pin], 1, started=True)
         return op
 
@@ -94,8 +95,8 @@ def asks_a_poll_too_early(patch: pytest.MonkeyPatch) -> None:
     original = commit.plan_outcome
 
     def plan_outcome(
-        p: Projection, topology: Topology, op: RunOp | UnwindOp, outcome: Outcome, s: commit.Setting
-    ) -> commit.Plan:
+        p: Projection, topology: Topology, op: RunOp | UnwindOp, outcome: Outcome, s: planning.Setting
+    ) -> planning.Plan:
         if isinstance(outcome, Postponed):
             outcome = Postponed(outcome.delay_us // 2)
         return original(p, topology, op, outcome, s)
@@ -104,14 +105,14 @@ def asks_a_poll_too_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def says_later_for_an_error(patch: pytest.MonkeyPatch) -> None:
-    original: Callable[[Projection, list[Fact], Fact, int], None] = getattr(commit, "_emit")  # noqa: B009 # private
+    original = planning.emit
 
     def emit(p: Projection, facts: list[Fact], fact: Fact, at_us: int) -> None:
         if isinstance(fact, OperationRetryScheduled) and fact.cause == "error":
             fact = replace(fact, cause="later")
         original(p, facts, fact, at_us)
 
-    patch.setattr("perdure.core.commit._emit", emit)
+    emits(patch, emit)
 
 
 def gives_up_what_is_executed(patch: pytest.MonkeyPatch) -> None:
@@ -191,7 +192,7 @@ AT_REST = (
     Mutant("sleeps too short", ("B-20",), sleeps_too_short),
     Mutant("passes nothing by sleeping", ("E-7",), passes_nothing_by_sleeping),
     Mutant("opens sleeps after a cancel", ("R-12",), opens_sleeps_after_a_cancel),
-    Mutant("calls a handler for an open sleep", ("D-1",), takes_a_handler_for_a_sleep),
+    Mutant("calls a handler for an open sleep", ("D-1", "J-8"), takes_a_handler_for_a_sleep),
     Mutant("asks a poll too early", ("R-4",), asks_a_poll_too_early),
     Mutant("says later for an error", ("M-17",), says_later_for_an_error),
     Mutant("gives up what is executed", ("D-7",), gives_up_what_is_executed),

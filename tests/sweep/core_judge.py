@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import assert_never
 
 from perdure.core import admission, commit, frontier, outcomes, reconciler, reducer
+from perdure.core import plan as planning
 from perdure.core.facts import (
     NULL,
     Fact,
@@ -41,8 +42,9 @@ from perdure.core.operations import (
     InvalidOp,
     Operation,
     RunOp,
-    SleepOp,
+    UnitOp,
     UnwindOp,
+    WaitOp,
 )
 from perdure.core.projection import Projection, Stored, dump, restore
 from perdure.core.retry import Retry
@@ -51,7 +53,8 @@ from tests.sweep import vocabulary as rules
 from tests.sweep.vocabulary import FORWARD_ENDS, UNWIND_ENDS, Decision, What, World
 from tests.sweep.worlds import CanonicalLedger, Recorded, recorded
 
-MODULES: Mapping[str, ModuleType] = {m.__name__: m for m in (admission, commit, frontier, reconciler, reducer)}
+_ALL = (admission, commit, frontier, planning, reconciler, reducer)
+MODULES: Mapping[str, ModuleType] = {m.__name__: m for m in _ALL}
 
 RUN = "sweep"
 OF_A_STEP = (
@@ -87,11 +90,11 @@ class Core:
     reconcile: Callable[[Projection, Topology], Operation]
     lists: Callable[[Projection, Topology], reconciler.Lists]
     in_doubt: Callable[[Projection], tuple[str, ...]]
-    plan_claim: Callable[[Projection, Topology, SegmentAttemptStarted, commit.Setting], commit.Plan]
-    plan_outcome: Callable[[Projection, Topology, RunOp | UnwindOp, outcomes.Outcome, commit.Setting], commit.Plan]
+    plan_claim: Callable[[Projection, Topology, SegmentAttemptStarted, planning.Setting], planning.Plan]
+    plan_outcome: Callable[[Projection, Topology, RunOp | UnwindOp, outcomes.Outcome, planning.Setting], planning.Plan]
     admit_cancel: Callable[[Projection, RunCancelRequested], admission.Admission]
     admit_resolve: Callable[[Projection, Topology, admission.ResolveRequest, int], admission.Admission]
-    unplannable: type[commit.Unplannable]
+    unplannable: type[planning.Unplannable]
     admitted: type[admission.Admitted]
 
     @classmethod
@@ -111,13 +114,13 @@ class Core:
             of("commit").plan_outcome,
             of("admission").admit_cancel,
             of("admission").admit_resolve,
-            of("commit").Unplannable,
+            of("plan").Unplannable,
             of("admission").Admitted,
         )
 
 
 @dataclass(slots=True)
-class _Author:
+class _Author(planning.HandlersOnly):
     """The author's functions: one condition is answered, everything after it stops the plan."""
 
     core: Core
@@ -130,9 +133,6 @@ class _Author:
 
     def output(self) -> bytes:
         raise self.core.unplannable("output-raised", "not asked here")
-
-    def sleep_us(self, step: str) -> int:
-        raise NotImplementedError(step)  # nothing sleeps here
 
     def failure_output(self, ended: RunFailed) -> bytes:
         raise self.core.unplannable("output-raised", "not asked here")
@@ -204,7 +204,7 @@ class CoreJudge:
                 return self._failed(here, ledger)
             case InvalidOp(reason, _):
                 return rules.Invalid(WHY[reason])
-            case HeldOp() | EndedOp() | SleepOp():
+            case HeldOp() | EndedOp() | WaitOp() | UnitOp():
                 raise Disagreement(f"{self._told()}{op}")
             case _ as unreachable:
                 assert_never(unreachable)
@@ -289,9 +289,9 @@ class CoreJudge:
         q.view = copy.copy(self.p.view)
         return q
 
-    def _setting(self, answers: list[bool], *, may_start: bool) -> commit.Setting:
+    def _setting(self, answers: list[bool], *, may_start: bool) -> planning.Setting:
         now_us = len(self.facts) + 1
-        return commit.Setting(now_us, may_start, 0.5, lambda _: _AT_ONCE, _Author(self.core, answers))
+        return planning.Setting(now_us, may_start, 0.5, lambda _: _AT_ONCE, _Author(self.core, answers))
 
     def _check_facts(self, row: Recorded, fact: Fact) -> None:
         """The last fact of an event is of its step, phase and attempt, and records what the rules say."""

@@ -21,8 +21,14 @@ SCENARIOS = "perdure.testing.scenario.core"
 # In the order of their imports of each other.
 RELOADED = (
     "perdure.core.frontier",
+    "perdure.core.folding",
+    "perdure.core.unit_reducer",
     "perdure.core.reducer",
     "perdure.core.reconciler",
+    "perdure.core.plan",
+    "perdure.core.attempts",
+    "perdure.core.waits",
+    "perdure.core.units",
     "perdure.core.commit",
     "perdure.core.admission",
     SCENARIOS,

@@ -22,8 +22,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "reconciler",
         "attempts are counted from the pin's last one [M-8]",
-        "RunOp(pin, position, attempts + 1, started=True)",
-        "RunOp(pin, position, attempts, started=True)",
+        "RunOp(pin, position, entry.attempts + 1, started=True)",
+        "RunOp(pin, position, entry.attempts, started=True)",
     ),
     Mutation("reconciler", "no frontier is good enough [E-5]", "if p.forward and not view.progressed:", "if False:"),
     Mutation(
@@ -97,9 +97,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         "self.passed_to = position + 1",
         "self.passed_to = position + 2",
     ),
-    Mutation("reducer", "passed steps are not kept [E-7]", "p.passed.update(passed)", "p.passed.update()"),
+    Mutation("folding", "passed steps are not kept [E-7]", "p.passed.update(passed)", "p.passed.update()"),
     Mutation(
-        "reducer", "an end is not told to the frontier [E-4]", "p.view.on_progress(step, succeeded=succeeded)", "pass"
+        "folding", "an end is not told to the frontier [E-4]", "p.view.on_progress(step, succeeded=succeeded)", "pass"
     ),
     Mutation(
         "commit",
@@ -129,19 +129,19 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "reconciler",
         "a cancel waits for a started step [R-12]",
-        "if p.cancel is not None and not topology.steps[position].settle:",
-        "if False:",
+        "if p.cancel is not None and not spec.settle and",
+        "if False and",
     ),
     Mutation("reconciler", "a cancel never acts [R-12]", "if p.cancel is not None:  # before", "if False:  # before"),
     Mutation(
         "reconciler",
         "a canceled step is in no doubt [U-9]",
-        "in_doubt=attempts > 0",
+        "in_doubt=entry.attempts > 0",
         "in_doubt=False",
     ),
-    Mutation("commit", "a `Fail` under a cancel leaves doubt [R-12]", "in_doubt=not own_word", "in_doubt=True"),
-    Mutation("commit", "exhaustion leaves no doubt [U-9]", 'in_doubt=phase == "forward"', "in_doubt=False"),
-    Mutation("reducer", "doubt is not kept [U-9]", "    entry.in_doubt = in_doubt\n", ""),
+    Mutation("attempts", "a `Fail` under a cancel leaves doubt [R-12]", "in_doubt=not own_word", "in_doubt=True"),
+    Mutation("attempts", "exhaustion leaves no doubt [U-9]", 'in_doubt=phase == "forward"', "in_doubt=False"),
+    Mutation("folding", "doubt is not kept [U-9]", "    entry.in_doubt = in_doubt\n", ""),
     Mutation("reducer", "a resolved failure leaves no doubt [R-17]", "in_doubt=attempts > 0)", "in_doubt=False)"),
     Mutation(
         "reducer",
@@ -155,7 +155,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         'entry.in_doubt = fact.how == "skip" and attempts > 0',
         "entry.in_doubt = attempts > 0",
     ),
-    Mutation("reducer", "a skip counts as a success [U-2]", "succeeded = state is not None", "succeeded = True"),
+    Mutation("folding", "a skip counts as a success [U-2]", "succeeded = state is not None", "succeeded = True"),
     # --- unwind
     Mutation(
         "reconciler",
@@ -273,16 +273,16 @@ MUTATIONS: tuple[Mutation, ...] = (
         "self.crossed_from = position",
         "self.crossed_from = position - 1",
     ),
-    Mutation("reducer", "crossed steps are not kept [U-4]", "p.crossed.update(crossed)", "p.crossed.update()"),
-    Mutation("reducer", "a crossing is not told to the frontier [U-5]", "p.view.on_crossed(crossed)", "pass"),
+    Mutation("folding", "crossed steps are not kept [U-4]", "p.crossed.update(crossed)", "p.crossed.update()"),
+    Mutation("folding", "a crossing is not told to the frontier [U-5]", "p.view.on_crossed(crossed)", "pass"),
     Mutation(
-        "reducer",
+        "folding",
         "the first unwind pins, not the last [U-7]",
         "    p.last_unwind = step\n",
         "    p.last_unwind = p.last_unwind or step\n",
     ),
     Mutation(
-        "reducer",
+        "folding",
         "a resolution is no last unwind [U-7]",
         "    p.last_unwind = step\n",
         '    if p.unwind[step].status == "unresolved":\n        p.last_unwind = step\n',
@@ -361,14 +361,14 @@ AT_THE_END: tuple[Mutation, ...] = (
     Mutation(
         "commit",
         "a lost attempt is not noticed [M-17]",
-        "lost = p.current is not None and p.current.open",
+        "lost = has_open_attempt(p)",
         "lost = False",
     ),
     Mutation("commit", "a false condition runs the step [E-12]", "    if holds:\n", "    if not holds:\n"),
     Mutation(
         "reducer",
         "a retry cuts a sleep short [B-20]",
-        "p.due_us = 0 if sleep is None else sleep.until_us",
+        "p.due_us = entry.until_us if entry is not None and sleeps else 0",
         "p.due_us = 0",
     ),
     Mutation(
@@ -381,10 +381,10 @@ AT_THE_END: tuple[Mutation, ...] = (
         "commit",
         "a sleep is over at once [B-15]",
         "elif p.due_us > now_us:",
-        "elif p.due_us > now_us and p.sleeping() is None:",
+        "elif p.due_us > now_us and p.parked() is None:",
     ),
-    Mutation("commit", "a sleep records nothing as passed [E-7]", "sleep_us(op.step), passed)", "sleep_us(op.step))"),
-    Mutation("reconciler", "a sleep may become a handler [D-1]", "if sleeps is not (attempts == 0):", "if False:"),
+    Mutation("waits", "a sleep records nothing as passed [E-7]", "opening.need, passed)", "opening.need)"),
+    Mutation("reconciler", "a sleep may become a handler [D-1]", "if spec.shape != entry.shape:", "if False:"),
     Mutation(
         "admission",
         "what is given up leaves no doubt [D-7]",

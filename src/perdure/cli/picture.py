@@ -18,8 +18,9 @@ from perdure.core.operations import (
     InvalidOp,
     Operation,
     RunOp,
-    SleepOp,
+    UnitOp,
     UnwindOp,
+    WaitOp,
 )
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _counted(word: str, attempts: int) -> str:
 
 def _step_of(op: Operation) -> str | None:
     match op:
-        case RunOp() | EvaluateOp() | SleepOp() | UnwindOp() | CancelOp():
+        case RunOp() | EvaluateOp() | WaitOp() | UnitOp() | UnwindOp() | CancelOp():
             return op.step
         case CompleteOp() | FailOp() | HeldOp() | InvalidOp() | EndedOp():
             return None
@@ -102,8 +103,14 @@ def next_sentence(op: Operation, due_us: int, now_us: int) -> str:
             return f"run {op.step} as attempt {op.attempt}{later}"
         case EvaluateOp():
             return f"ask the condition of {op.step}, and run it if that holds{later}"
-        case SleepOp():
+        case WaitOp(shape="sleep"):
             return f"{'end' if op.open else 'begin'} the sleep {op.step}{later}"
+        case WaitOp():
+            what = "a message" if op.shape == "message" else "other runs"
+            return f"{'go on waiting' if op.open else 'wait'} for {what} at {op.step}{later}"
+        case UnitOp():
+            what = "child runs" if op.shape in ("child", "children") else "turns" if op.shape == "loop" else "items"
+            return f"{'go on with' if op.open else 'begin'} the {what} of {op.step}{later}"
         case UnwindOp():
             how = ", in doubt" if op.in_doubt else ""
             return f"unwind {op.step} as attempt {op.attempt}{how}{later}"
@@ -131,8 +138,8 @@ def operation_json(op: Operation) -> dict[str, object]:
             return {"op": word, "step": op.step, "attempt": op.attempt}
         case EvaluateOp():
             return {"op": "evaluate", "step": op.step}
-        case SleepOp():
-            return {"op": "sleep", "step": op.step, "open": op.open}
+        case WaitOp() | UnitOp():
+            return {"op": op.shape, "step": op.step, "open": op.open}
         case CancelOp():
             return {"op": "cancel", "step": op.step}
         case CompleteOp():

@@ -14,6 +14,7 @@ from perdure.core.facts import (
     NULL,
     Fact,
     Failure,
+    MessageReceived,
     OperationResolved,
     OutcomeCommitted,
     Phase,
@@ -26,7 +27,7 @@ from perdure.core.facts import (
     RunReleased,
 )
 from perdure.core.frontier import view_of
-from perdure.core.operations import CancelOp, EvaluateOp, InvalidOp, RunOp, SleepOp, UnwindOp
+from perdure.core.operations import CancelOp, EvaluateOp, InvalidOp, RunOp, UnitOp, UnwindOp, WaitOp
 from perdure.core.projection import Projection, dump, restore
 from perdure.core.reconciler import Lists, reconcile
 from perdure.core.reducer import fold
@@ -116,6 +117,19 @@ def admit_priority(p: Projection, fact: RunPrioritized) -> Admission:
     return _ended(p) or (_DUPLICATE if fact.priority == p.priority else Admitted(fact))
 
 
+def admit_message(p: Projection, fact: MessageReceived) -> Admission:
+    """A message is kept until an await consumes it; one of the same name and key is a duplicate, or refused [B-24]."""
+    ended = _ended(p)
+    if ended is not None:
+        return ended
+    known = p.message_keys.get(fact.name, {}).get(fact.key) if fact.key else None
+    if known is None:
+        return Admitted(fact)
+    if known == fact.digest:
+        return _DUPLICATE
+    return Taken(f"message:{fact.name}:{fact.key}", f"key {fact.key!r} was used for another message {fact.name!r}")
+
+
 def admit_resolve(p: Projection, topology: Topology, request: ResolveRequest, at_us: int) -> Admission:
     """Resolve the next operation of the run in `topology`; a hold does not hide it.
 
@@ -130,7 +144,7 @@ def admit_resolve(p: Projection, topology: Topology, request: ResolveRequest, at
         return NotPermitted(f"the next operation is not known: {op.detail}")
     if isinstance(op, CancelOp):
         return NotPermitted("the run is being canceled")
-    if not isinstance(op, (RunOp, EvaluateOp, SleepOp, UnwindOp)):
+    if not isinstance(op, (RunOp, EvaluateOp, WaitOp, UnitOp, UnwindOp)):
         return NotPermitted("no operation is left to resolve")
     if request.step is not None and request.step != op.step:
         return NotPermitted(f"the next operation is of step {op.step!r}, not {request.step!r}")

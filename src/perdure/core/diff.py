@@ -8,7 +8,7 @@ import msgspec
 
 from perdure.core.topology import StepSpec, Topology
 
-_FLAGS = ("unwind", "in_doubt", "conditional", "settle", "sleeps")
+_FLAGS = ("unwind", "in_doubt", "conditional", "settle", "leaves")
 
 
 class TopologyDiff(msgspec.Struct, frozen=True, gc=False):
@@ -19,7 +19,8 @@ class TopologyDiff(msgspec.Struct, frozen=True, gc=False):
         removed: in the former one only.
         moved: the fewest steps whose moving explains the new order.
         retired, restored: the flag `retired` was set, or taken back.
-        flags: other flags that were switched, as `step: +unwind` or `step: -unwind`.
+        flags: other flags that were switched, as `step: +unwind` or `step: -unwind`; `step: handler -> sleep` where it
+            became a step of another shape.
     """
 
     inserted: tuple[str, ...] = ()
@@ -49,7 +50,7 @@ def diff(former: Topology, new: Topology) -> TopologyDiff:
 
 
 def _switched(former: StepSpec, new: StepSpec) -> list[str]:
-    found: list[str] = []
+    found = [f"{new.id}: {former.shape} -> {new.shape}"] if former.shape != new.shape else []
     for flag in _FLAGS:
         was, now = getattr(former, flag), getattr(new, flag)
         if was != now:

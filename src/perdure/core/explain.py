@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, assert_never
 
 import msgspec
 
@@ -109,15 +109,15 @@ def _entry_fate(p: Projection, step: str) -> tuple[StepFate, str]:
         case "succeeded":
             return (
                 "succeeded",
-                f"it succeeded at attempt {entry.attempts}" if entry.attempts else _without_attempt(entry),
+                _succeeded(entry),
             )
         case "skipped":
             return (
                 "skipped",
                 "an operator passed over it" if entry.attempts or entry.in_doubt else "its condition was false",
             )
-        case "unresolved" if not entry.attempts:
-            return "unresolved", "it sleeps until its time has come, and pins the run"
+        case "unresolved" if entry.shape != "handler":
+            return "unresolved", f"it {_waiting(p, step, entry)}, and pins the run"
         case "unresolved" if p.pin == step and p.current is not None and p.current.later and not p.current.open:
             return "unresolved", f"it was asked ({_times(entry.attempts)}), said later, and pins the run"
         case "unresolved":
@@ -127,8 +127,42 @@ def _entry_fate(p: Projection, step: str) -> tuple[StepFate, str]:
             return ("canceled", "a cancel resolved it") if canceled else ("failed", "it failed for good")
 
 
-def _without_attempt(entry: ForwardEntry) -> str:
-    return "it slept, and nothing was called" if entry.until_us else "an operator gave its value"
+def _succeeded(entry: ForwardEntry) -> str:
+    match entry.shape:
+        case "sleep":
+            return "it slept, and nothing was called"
+        case "message":
+            return f"message {entry.awaits[0]!r} came" if entry.awaits else "its message came"
+        case "runs":
+            return "the runs it waited for ended"
+        case "each" | "loop":
+            return f"its items succeeded ({_times(entry.attempts)})"
+        case "child" | "children":
+            return "its child run succeeded" if entry.attempts == 1 else "its child runs succeeded"
+        case "handler":
+            return f"it succeeded at attempt {entry.attempts}" if entry.attempts else "an operator gave its value"
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def _waiting(p: Projection, step: str, entry: ForwardEntry) -> str:
+    unit = p.units.get(step)
+    match entry.shape:
+        case "message":
+            return f"waits for message {entry.awaits[0]!r}" if entry.awaits else "waits for a message"
+        case "runs":
+            return f"waits for runs: {', '.join(entry.awaits[:3])}{' ...' if len(entry.awaits) > 3 else ''}"
+        case "each" | "loop" if unit is not None:
+            failed = f", {len(unit.failed)} failed" if unit.failed else ""
+            word = "turns" if unit.shape == "loop" else f"of {len(unit.items)} items"
+            return f"has {unit.outputs} {word} done{failed}"
+        case "child" | "children" if unit is not None:
+            failed = f", {len(unit.failed)} failed" if unit.failed else ""
+            return f"waits for child runs: {unit.outputs} of {len(unit.items)} succeeded{failed}"
+        case "sleep":
+            return "sleeps until its time has come"
+        case _:
+            return "has begun its items"
 
 
 def _fate(p: Projection, topology: Topology, spec: StepSpec, position: int) -> tuple[StepFate, str]:

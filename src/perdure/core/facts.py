@@ -11,56 +11,69 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-Phase: TypeAlias = Literal["forward", "unwind"]
-FailureKind: TypeAlias = Literal["system", "user", "canceled", "abandoned"]
-RetryCause: TypeAlias = Literal["error", "timeout", "lost", "interrupted", "later"]
-Resolution: TypeAlias = Literal["value", "skip", "fail"]
-Outcome: TypeAlias = Literal["success", "failure"]
-SlotMode: TypeAlias = Literal["live", "serial", "once", "none"]
-WaitMode: TypeAlias = Literal["", "queue", "replace"]
+from perdure.core.unit_facts import (
+    BoundaryCompletionAdmitted,
+    BoundaryDispatchCompleted,
+    BoundaryInteractionCreated,
+    BoundaryInteractionDispatched,
+    BoundaryOpened,
+    BoundaryResolved,
+    ItemFailed,
+    ItemOutputRecorded,
+    ItemReserved,
+    ItemRetryScheduled,
+)
+from perdure.core.words import (
+    NULL,
+    PRIORITIES,
+    AnyFact,
+    EndStatus,
+    Failure,
+    FailureKind,
+    Outcome,
+    Parent,
+    ParkShape,
+    Phase,
+    Resolution,
+    RetryCause,
+    Shape,
+    SlotMode,
+    UnitShape,
+    WaitMode,
+)
 
-PRIORITIES = range(-9, 10)
-"""The priorities there are: higher comes first, 0 is that of a run for which nothing is said [R-1]."""
-
-NULL = msgspec.Raw(b"null")
-"""The encoded `None`: the state of a step without one."""
-
-
-class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """Why an attempt or an operation ended without success [M-10].
-
-    Attributes:
-        step: the step that failed.
-        message: for people, bounded in bytes, never with NUL or surrogates.
-        phase: in which phase.
-        attempt: the attempt, 0 where none was reserved.
-        at_us: microseconds since the epoch.
-        kind: whose doing; informs, never changes scheduling.
-        reason: a word of low cardinality, for counting.
-        error: the exception's type name, empty where there was none.
-    """
-
-    step: str
-    message: str
-    phase: Phase = "forward"
-    attempt: int = 0
-    at_us: int = 0
-    kind: FailureKind = "system"
-    reason: str = "error"
-    error: str = ""
-
-
-class _Fact(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, forbid_unknown_fields=True, tag_field="fact"):
-    """Base of all facts; the tag is the class name, which is the wire name.
-
-    A field that a newer release added is refused, not dropped: its meaning is unknown here [J-13].
-    """
-
+__all__ = (  # what stands elsewhere and belongs here; the facts below are exported as they stand
+    "NULL",
+    "PRIORITIES",
+    "EndStatus",
+    "Failure",
+    "FailureKind",
+    "Outcome",
+    "Parent",
+    "ParkShape",
+    "Phase",
+    "Resolution",
+    "RetryCause",
+    "Shape",
+    "SlotMode",
+    "UnitShape",
+    "WaitMode",
+    "BoundaryOpened",
+    "BoundaryInteractionCreated",
+    "BoundaryInteractionDispatched",
+    "BoundaryDispatchCompleted",
+    "BoundaryCompletionAdmitted",
+    "ItemReserved",
+    "ItemRetryScheduled",
+    "ItemOutputRecorded",
+    "ItemFailed",
+    "BoundaryResolved",
+)
 
 # --- run
 
 
-class RunSubmitted(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunSubmitted"):
+class RunSubmitted(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="RunSubmitted"):
     """A run exists. The first fact of every journal; its input never changes [M-2].
 
     Attributes:
@@ -74,6 +87,7 @@ class RunSubmitted(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunSub
         deadline_us: canceled with reason `deadline` at this time; 0: never [R-12].
         waits: the slot was busy: it waits for its turn, or for the end of those before it, which it replaces [R-5].
         priority: which runs come first where more are due than there are places, see `PRIORITIES` [R-1].
+        parent: the run that waits for this one; None: nobody's child.
     """
 
     run_id: str
@@ -86,19 +100,20 @@ class RunSubmitted(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunSub
     start_at_us: int = 0
     deadline_us: int = 0
     actor: str = ""
-    annotations: dict[str, str] = {}
+    annotations: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     waits: WaitMode = ""
     priority: int = 0
+    parent: Parent | None = None
 
 
-class RunCancelRequested(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunCancelRequested"):
+class RunCancelRequested(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="RunCancelRequested"):
     """Somebody asked for the run to be canceled; the first request wins [R-12]."""
 
     actor: str
     reason: str = "canceled"
 
 
-class RunHeld(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunHeld"):
+class RunHeld(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="RunHeld"):
     """No new attempt starts until `RunReleased` [R-17].
 
     Attributes:
@@ -111,7 +126,7 @@ class RunHeld(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunHeld"):
     step: str = ""
 
 
-class RunReleased(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunReleased"):
+class RunReleased(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="RunReleased"):
     """A hold ended, or a backoff was cut short; a bounded retry policy counts from zero again [R-17, M-5].
 
     Attributes:
@@ -124,7 +139,7 @@ class RunReleased(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunRele
     retry: bool = False
 
 
-class RunAbandoned(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunAbandoned"):
+class RunAbandoned(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="RunAbandoned"):
     """An operator gave the run up; outcome and end follow in the same append [D-7].
 
     Attributes:
@@ -136,7 +151,7 @@ class RunAbandoned(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunAba
     note: str = ""
 
 
-class RunPrioritized(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunPrioritized"):
+class RunPrioritized(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="RunPrioritized"):
     """An operator gave the run another priority; it counts from the next time the run is due [R-1, R-17]."""
 
     actor: str
@@ -144,7 +159,22 @@ class RunPrioritized(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunP
     note: str = ""
 
 
-class OutcomeCommitted(_Fact, frozen=True, omit_defaults=True, gc=False, tag="OutcomeCommitted"):
+class MessageReceived(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="MessageReceived"):
+    """A message came; kept in order of arrival, and consumed once by an await that names it [B-24].
+
+    Attributes:
+        key: makes it idempotent among messages of its name; empty: it is a message of its own.
+        digest: SHA-256 of the payload's canonical encoding, in hex: equal messages are equal in it [J-4].
+    """
+
+    name: str
+    payload: msgspec.Raw
+    digest: str
+    actor: str
+    key: str = ""
+
+
+class OutcomeCommitted(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="OutcomeCommitted"):
     """The run's outcome and output are decided; no deployment and no cancel changes them [E-10, M-12]."""
 
     outcome: Outcome
@@ -152,13 +182,13 @@ class OutcomeCommitted(_Fact, frozen=True, omit_defaults=True, gc=False, tag="Ou
     publications: tuple[str, ...] = ()
 
 
-class RunSucceeded(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunSucceeded"):
+class RunSucceeded(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="RunSucceeded"):
     """Terminal. Steps that ended in doubt are named on success too [U-9]."""
 
     in_doubt: tuple[str, ...] = ()
 
 
-class RunFailed(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunFailed"):
+class RunFailed(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="RunFailed"):
     """Terminal. Carries the failure, what unwinding could not do, and the four lists of U-9, sorted by id."""
 
     failure: Failure
@@ -172,7 +202,7 @@ class RunFailed(_Fact, frozen=True, omit_defaults=True, gc=False, tag="RunFailed
 # --- segment
 
 
-class SegmentAttemptStarted(_Fact, frozen=True, omit_defaults=True, gc=False, tag="SegmentAttemptStarted"):
+class SegmentAttemptStarted(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="SegmentAttemptStarted"):
     """A worker claimed the run; its fencing token is greater than all before it [R-3, J-7]."""
 
     token: int
@@ -181,14 +211,24 @@ class SegmentAttemptStarted(_Fact, frozen=True, omit_defaults=True, gc=False, ta
     build: str = ""
 
 
-class SegmentCompleted(_Fact, frozen=True, omit_defaults=True, gc=False, tag="SegmentCompleted"):
+class SegmentSuspended(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="SegmentSuspended"):
+    """The segment ended at a step that waits; the run holds no worker until that is resolved [J-16, B-12]."""
+
+    step: str
+
+
+class ContinuationSegmentCreated(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="ContinuationSegmentCreated"):
+    """What the last segment waited for is resolved; the next one begins [J-16]."""
+
+
+class SegmentCompleted(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="SegmentCompleted"):
     """The last segment of the run ended: forward work or unwind is complete [J-16]."""
 
 
 # --- operation
 
 
-class OperationReserved(_Fact, frozen=True, omit_defaults=True, gc=False, tag="OperationReserved"):
+class OperationReserved(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="OperationReserved"):
     """An attempt of an operation may start; durable before its handler does [M-8].
 
     Attributes:
@@ -203,17 +243,18 @@ class OperationReserved(_Fact, frozen=True, omit_defaults=True, gc=False, tag="O
     crossed: tuple[str, ...] = ()
 
 
-class OperationProgress(_Fact, frozen=True, omit_defaults=True, gc=False, tag="OperationProgress"):
-    """A value remembered inside an unresolved operation [M-15]."""
+class OperationProgress(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="OperationProgress"):
+    """A value remembered inside an unresolved operation, or inside one of its items [M-15, B-23]."""
 
     step: str
     name: str
     value: msgspec.Raw
     phase: Phase = "forward"
+    item: int | None = None
 
 
-class OperationSucceeded(_Fact, frozen=True, omit_defaults=True, gc=False, tag="OperationSucceeded"):
-    """A handler returned; its value is the step's state, committed with the success [M-6]. Attempt 0: a sleep ended."""
+class OperationSucceeded(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="OperationSucceeded"):
+    """A handler returned; its value is the step's state, committed with the success [M-6]. Attempt 0: a wait ended."""
 
     step: str
     attempt: int
@@ -221,7 +262,7 @@ class OperationSucceeded(_Fact, frozen=True, omit_defaults=True, gc=False, tag="
     phase: Phase = "forward"
 
 
-class OperationRetryScheduled(_Fact, frozen=True, omit_defaults=True, gc=False, tag="OperationRetryScheduled"):
+class OperationRetryScheduled(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="OperationRetryScheduled"):
     """An attempt ended and left the operation unresolved; the next one starts at `due_us` at the earliest [M-17]."""
 
     step: str
@@ -232,7 +273,7 @@ class OperationRetryScheduled(_Fact, frozen=True, omit_defaults=True, gc=False, 
     phase: Phase = "forward"
 
 
-class OperationFailed(_Fact, frozen=True, omit_defaults=True, gc=False, tag="OperationFailed"):
+class OperationFailed(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="OperationFailed"):
     """An operation ended without success: by `Fail`, by policy, or by a cancel without a call.
 
     Attributes:
@@ -247,29 +288,48 @@ class OperationFailed(_Fact, frozen=True, omit_defaults=True, gc=False, tag="Ope
     passed: tuple[str, ...] = ()
 
 
-class OperationSkipped(_Fact, frozen=True, omit_defaults=True, gc=False, tag="OperationSkipped"):
+class OperationSkipped(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="OperationSkipped"):
     """The step's condition was false; it is never asked again [E-12]."""
 
     step: str
     passed: tuple[str, ...] = ()
 
 
-class OperationParked(_Fact, frozen=True, omit_defaults=True, gc=False, tag="OperationParked"):
-    """A sleep opened: without an attempt, for there is nothing to call, and never in doubt [B-15, B-20].
+class OperationParked(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="OperationParked"):
+    """A wait opened: without an attempt, for there is nothing to call, and never in doubt [B-15, B-20].
 
-    Its end is an `OperationSucceeded` of attempt 0.
+    Its end is an `OperationSucceeded` of attempt 0, or an `OperationFailed`. All of it is fixed here, whatever is
+    deployed meanwhile.
 
     Attributes:
-        due_us: when it is over; fixed here, whatever is deployed meanwhile.
+        shape: what it waits for.
+        due_us: when a sleep is over, and when another wait has lasted too long; 0: never.
+        awaits: the name of the message, or the ids of the runs.
+        need: how many of the runs have to end.
         passed: ids newly passed [E-7].
     """
 
     step: str
-    due_us: int
+    due_us: int = 0
+    shape: ParkShape = "sleep"
+    awaits: tuple[str, ...] = ()
+    need: int = 0
     passed: tuple[str, ...] = ()
 
 
-class OperationResolved(_Fact, frozen=True, omit_defaults=True, gc=False, tag="OperationResolved"):
+class OperationWoken(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="OperationWoken"):
+    """What a parked step waited for has come; by a message: the first unread one of the name, consumed by this [B-24].
+
+    Attributes:
+        key: of the message.
+    """
+
+    step: str
+    by: Literal["message", "runs", "time"]
+    key: str = ""
+
+
+class OperationResolved(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="OperationResolved"):
     """An operator resolved the operation: with a value, as skipped, or as failed [R-17]."""
 
     step: str
@@ -290,10 +350,13 @@ Fact: TypeAlias = (
     | RunReleased
     | RunAbandoned
     | RunPrioritized
+    | MessageReceived
     | OutcomeCommitted
     | RunSucceeded
     | RunFailed
     | SegmentAttemptStarted
+    | SegmentSuspended
+    | ContinuationSegmentCreated
     | SegmentCompleted
     | OperationReserved
     | OperationProgress
@@ -302,6 +365,17 @@ Fact: TypeAlias = (
     | OperationFailed
     | OperationSkipped
     | OperationParked
+    | OperationWoken
     | OperationResolved
+    | BoundaryOpened
+    | BoundaryInteractionCreated
+    | BoundaryInteractionDispatched
+    | BoundaryDispatchCompleted
+    | BoundaryCompletionAdmitted
+    | ItemReserved
+    | ItemRetryScheduled
+    | ItemOutputRecorded
+    | ItemFailed
+    | BoundaryResolved
 )
 """Every fact this release writes and reads. A new one breaks the type check of each reader until it handles it."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from perdure.core.diff import TopologyDiff, diff
+from perdure.core.facts import Shape
 from perdure.core.future import Candidate, Reads
 from perdure.core.topology import StepSpec, Topology
 from perdure.errors import DefinitionError, InvalidArgument
@@ -30,7 +31,7 @@ class LockedType(msgspec.Struct, frozen=True):
 
 
 class LockedStep(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One step: its flags as in `StepSpec`, what it reads as in `Reads`, and its state."""
+    """One step: its flags and `kind` (its shape) as in `StepSpec`, what it reads as in `Reads`, and its state."""
 
     id: str
     state: LockedType
@@ -42,12 +43,14 @@ class LockedStep(msgspec.Struct, frozen=True, omit_defaults=True):
     needs: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     if_skipped: bool = False
-    sleeps: bool = False
+    kind: Shape = "handler"
+    leaves: bool = False
 
     @property
     def spec(self) -> StepSpec:
         """What reconciliation needs to know."""
-        return StepSpec(self.id, self.unwind, self.in_doubt, self.retired, self.conditional, self.settle, self.sleeps)
+        flags = (self.unwind, self.in_doubt, self.retired, self.conditional, self.settle)
+        return StepSpec(self.id, *flags, self.kind, self.leaves)
 
     @property
     def reads(self) -> Reads:

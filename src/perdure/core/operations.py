@@ -6,6 +6,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from perdure.core.facts import ParkShape, UnitShape
+
 InvalidReason: TypeAlias = Literal[
     "step-missing",
     "no-safe-frontier",
@@ -13,6 +15,7 @@ InvalidReason: TypeAlias = Literal[
     "pipeline-missing",
     "condition-raised",
     "output-raised",
+    "opening-raised",
     "state-missing",
     "payload-unreadable",
     "payload-unserialisable",
@@ -38,12 +41,27 @@ class EvaluateOp(msgspec.Struct, frozen=True, gc=False):
     position: int
 
 
-class SleepOp(msgspec.Struct, frozen=True, gc=False):
-    """Open a sleep, or end it where it is open and its time has come, without a call [B-15]."""
+class WaitOp(msgspec.Struct, frozen=True, gc=False):
+    """Open a wait, for a time, a message or other runs; or see whether one that is open is over [B-15, R-13]."""
 
     step: str
     position: int
+    shape: ParkShape
     open: bool
+
+
+class UnitOp(msgspec.Struct, frozen=True, gc=False):
+    """Open a unit of items or child runs, or go on with it [B-2, B-21].
+
+    Attributes:
+        start: what is reserved by now and to be done: attempts of items by index; or child runs to submit.
+    """
+
+    step: str
+    position: int
+    shape: UnitShape
+    open: bool
+    start: tuple[tuple[int, int], ...] = ()
 
 
 class UnwindOp(msgspec.Struct, frozen=True, gc=False):
@@ -89,5 +107,5 @@ class EndedOp(msgspec.Struct, frozen=True, gc=False):
 
 
 Operation: TypeAlias = (
-    RunOp | EvaluateOp | SleepOp | UnwindOp | CancelOp | CompleteOp | FailOp | HeldOp | InvalidOp | EndedOp
+    RunOp | EvaluateOp | WaitOp | UnitOp | UnwindOp | CancelOp | CompleteOp | FailOp | HeldOp | InvalidOp | EndedOp
 )

@@ -51,3 +51,16 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
 
 
 Outcome: TypeAlias = Returned | Declined | Raised | TimedOut | Interrupted | Refused | Postponed
+
+
+class ItemOutcome(msgspec.Struct, frozen=True, gc=False):
+    """How an attempt of an item ended.
+
+    Attributes:
+        more: of a loop: what it returned is the item of the next turn [B-15].
+    """
+
+    index: int
+    attempt: int
+    outcome: Outcome
+    more: bool = False

@@ -19,13 +19,16 @@ from perdure.core.facts import (
     RunHeld,
     RunSubmitted,
     RunSucceeded,
+    Shape,
 )
 from perdure.core.frontier import View
+from perdure.core.unit import Unit
 
 ForwardStatus: TypeAlias = Literal["unresolved", "succeeded", "skipped", "failed"]
 UnwindStatus: TypeAlias = Literal["unresolved", "succeeded", "failed"]
 
-REDUCER_VERSION = 1
+PARKS: frozenset[Shape] = frozenset({"sleep", "message", "runs"})
+REDUCER_VERSION = 2
 """Rises whenever the meaning of a stored projection changes; older snapshots are then ignored."""
 
 
@@ -33,17 +36,22 @@ class ForwardEntry(msgspec.Struct, gc=False, omit_defaults=True):
     """The forward ledger of one step; a step without an entry never started.
 
     Attributes:
-        attempts: reserved so far; only rises [M-8].
+        attempts: reserved so far; only rises [M-8]. Of a unit: attempts of its items, or child runs submitted.
         state: the encoded state, there only after success [M-6].
         in_doubt: it ended, but not by the handler's own word [U-9].
-        until_us: when its sleep is over; 0 where it has none. A sleep is unresolved without an attempt.
+        shape: what it was when it was started.
+        until_us: when its sleep is over, or when it has waited too long; 0: never.
+        awaits, need: the name of the message it waits for; or the ids of runs, and how many have to end.
     """
 
     status: ForwardStatus
     attempts: int = 0
     state: bytes | None = None
     in_doubt: bool = False
+    shape: Shape = "handler"
     until_us: int = 0
+    awaits: tuple[str, ...] = ()
+    need: int = 0
 
 
 class UnwindEntry(msgspec.Struct, gc=False, omit_defaults=True):
@@ -74,6 +82,13 @@ class Current(msgspec.Struct, gc=False, omit_defaults=True):
     later: bool = False
 
 
+class Message(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A message that nobody has consumed yet [B-24]."""
+
+    payload: bytes
+    key: str = ""
+
+
 class Projection:
     """One run, folded. Every field is derived from facts; `view` is derived from the rest and a topology.
 
@@ -88,6 +103,10 @@ class Projection:
         successes: number of forward successes.
         memos: values remembered by (phase, step), then name [M-15].
         priority: as submitted, or as an operator last said [R-1].
+        units: of the steps that have items or child runs; gone once the state is made of them [B-2].
+        messages: unread ones by name, in order of arrival [B-24].
+        message_keys: digests of all messages with a key, by name and key.
+        suspended: the segment ended at a wait, and none has begun since [J-16].
     """
 
     __slots__ = (
@@ -105,6 +124,8 @@ class Projection:
         "last_unwind",
         "locator",
         "memos",
+        "message_keys",
+        "messages",
         "outcome",
         "passed",
         "pin",
@@ -115,7 +136,9 @@ class Projection:
         "submitted",
         "submitted_us",
         "successes",
+        "suspended",
         "token",
+        "units",
         "unwind",
         "unwind_failures",
         "version",
@@ -153,6 +176,10 @@ class Projection:
         self.outcome: OutcomeCommitted | None = None
         self.ended: RunSucceeded | RunFailed | None = None
         self.ended_us = 0
+        self.units: dict[str, Unit] = {}
+        self.messages: dict[str, list[Message]] = {}
+        self.message_keys: dict[str, dict[str, str]] = {}
+        self.suspended = False
         self.view: View | None = None
 
     def attempts(self, phase: Phase, step: str) -> int:
@@ -160,25 +187,33 @@ class Projection:
         entry = self.forward.get(step) if phase == "forward" else self.unwind.get(step)
         return 0 if entry is None else entry.attempts
 
-    def sleeping(self) -> ForwardEntry | None:
-        """The entry of the sleep that is open, else None [B-15]."""
-        entry = self.forward.get(self.pin) if self.pin is not None else None
-        return entry if entry is not None and not entry.attempts else None
+    def pinned(self) -> ForwardEntry | None:
+        """The entry of the unresolved forward step, else None [E-2]."""
+        return self.forward[self.pin] if self.pin is not None else None
+
+    def parked(self) -> ForwardEntry | None:
+        """The entry of the step that waits without a handler, items or child runs of its own, else None [B-15]."""
+        entry = self.pinned()
+        return entry if entry is not None and entry.shape in PARKS else None
+
+    def unit(self) -> Unit | None:
+        """The unit that is open, else None [B-2]."""
+        return self.units.get(self.pin) if self.pin is not None else None
 
     def state(self, step: str) -> bytes | None:
         """The encoded state of a step that succeeded, else None."""
         entry = self.forward.get(step)
         return None if entry is None else entry.state
 
-    def memo(self, phase: Phase, step: str, name: str) -> bytes | None:
-        """A value remembered inside an operation, else None [M-15]."""
-        values = self.memos.get(memo_key(phase, step))
+    def memo(self, phase: Phase, step: str, name: str, item: int | None = None) -> bytes | None:
+        """A value remembered inside an operation, or inside one of its items, else None [M-15, B-23]."""
+        values = self.memos.get(memo_key(phase, step, item))
         return None if values is None else values.get(name)
 
 
-def memo_key(phase: Phase, step: str) -> str:
-    """The key of an operation's memos in `Projection.memos`."""
-    return f"{phase}:{step}"
+def memo_key(phase: Phase, step: str, item: int | None = None) -> str:
+    """The key of an operation's or an item's memos in `Projection.memos`."""
+    return f"{phase}:{step}" if item is None else f"{phase}:{item}:{step}"
 
 
 class Stored(msgspec.Struct, omit_defaults=True):
@@ -210,6 +245,10 @@ class Stored(msgspec.Struct, omit_defaults=True):
     ended: RunSucceeded | RunFailed | None
     ended_us: int
     priority: int = 0
+    units: dict[str, Unit] = {}
+    messages: dict[str, list[Message]] = {}
+    message_keys: dict[str, dict[str, str]] = {}
+    suspended: bool = False
 
 
 _FIELDS = tuple(Stored.__struct_fields__)

@@ -5,7 +5,9 @@ Forward [E-1..E-12] and backward [U-1..U-12] by one function, amortised O(1) per
 
 from __future__ import annotations
 
-from perdure.core.facts import Failure
+from typing import assert_never
+
+from perdure.core.facts import Failure, Shape
 from perdure.core.frontier import View, view_of
 from perdure.core.operations import (
     CancelOp,
@@ -17,11 +19,13 @@ from perdure.core.operations import (
     InvalidOp,
     Operation,
     RunOp,
-    SleepOp,
+    UnitOp,
     UnwindOp,
+    WaitOp,
 )
 from perdure.core.projection import Projection
 from perdure.core.topology import StepSpec, Topology
+from perdure.core.unit import CHILD_SHAPES
 
 _COMPLETE = CompleteOp()
 _FAIL = FailOp()
@@ -47,16 +51,55 @@ def _pinned(p: Projection, topology: Topology, pin: str) -> Operation:
         return InvalidOp(
             "step-missing", f"step {pin!r} is unresolved but not in the pipeline; restore it, or retire it"
         )
-    attempts = p.attempts("forward", pin)
-    if p.cancel is not None and not topology.steps[position].settle:
-        return CancelOp(pin, position, in_doubt=attempts > 0)
-    if p.held is not None:
+    spec, entry = topology.steps[position], p.forward[pin]
+    if p.cancel is not None and not spec.settle and not waits_for_children(p, spec):
+        return CancelOp(pin, position, in_doubt=entry.attempts > 0)
+    if p.held is not None and (p.cancel is None or spec.settle):
         return HeldOp(p.held.reason)
-    sleeps = topology.steps[position].sleeps
-    if sleeps is not (attempts == 0):  # only what sleeps is unresolved without an attempt [D-1]
-        was, now = ("a handler", "a sleep") if sleeps else ("a sleep", "a handler")
+    if spec.shape != entry.shape:
+        was, now = _SHAPES[entry.shape], _SHAPES[spec.shape]
         return InvalidOp("shape-changed", f"step {pin!r} is unresolved as {was} and now is {now}; give it another id")
-    return SleepOp(pin, position, open=True) if sleeps else RunOp(pin, position, attempts + 1, started=True)
+    if spec.shape == "handler":
+        return RunOp(pin, position, entry.attempts + 1, started=True)
+    return _opened(spec, position, open=True)
+
+
+_SHAPES: dict[Shape, str] = {
+    "handler": "a handler",
+    "sleep": "a sleep",
+    "message": "a wait for a message",
+    "runs": "a wait for runs",
+    "each": "a step of items",
+    "loop": "a loop",
+    "child": "a child run",
+    "children": "a step of child runs",
+}
+
+
+def waits_for_children(p: Projection, spec: StepSpec) -> bool:
+    """A cancel of the run waits until the child runs of this step have ended, which were told [B-21]."""
+    entry = p.forward.get(spec.id)
+    started = entry is not None and entry.status == "unresolved" and entry.shape == spec.shape and entry.attempts > 0
+    return started and spec.shape in CHILD_SHAPES and not spec.leaves
+
+
+def _opened(spec: StepSpec, position: int, *, open: bool) -> WaitOp | UnitOp:
+    match spec.shape:
+        case "sleep" | "message" | "runs":
+            return WaitOp(spec.id, position, spec.shape, open)
+        case "each" | "loop" | "child" | "children":
+            return UnitOp(spec.id, position, spec.shape, open)
+        case "handler":
+            raise ValueError(f"step {spec.id!r} has a handler")
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def started(spec: StepSpec, position: int) -> RunOp | WaitOp | UnitOp:
+    """The first operation of a step whose condition holds, or that has none."""
+    if spec.shape == "handler":
+        return RunOp(spec.id, position, 1, started=False)
+    return _opened(spec, position, open=False)
 
 
 def _forward(p: Projection, view: View) -> Operation:
@@ -78,9 +121,7 @@ def _select(p: Projection, spec: StepSpec, position: int) -> Operation:
         return HeldOp(p.held.reason)
     if spec.conditional:
         return EvaluateOp(spec.id, position)
-    if spec.sleeps:
-        return SleepOp(spec.id, position, open=False)
-    return RunOp(spec.id, position, 1, started=False)
+    return started(spec, position)
 
 
 def _unwind(p: Projection, view: View) -> Operation:

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from perdure.core.facts import Failure, FailureKind, OutcomeCommitted, RunCancelRequested, RunHeld
+from perdure.core.facts import Failure, FailureKind, OutcomeCommitted, RunCancelRequested, RunHeld, Shape
 from perdure.core.projection import ForwardEntry, ForwardStatus, Projection, UnwindEntry, UnwindStatus
 
 SIGNATURE_BYTES = 16
@@ -28,13 +28,14 @@ class LedgerStep(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One step going forward.
 
     Attributes:
-        started: an attempt was reserved.
+        started: an attempt was reserved; of a unit: of any of its items.
         in_doubt: it ended by another's word than the handler's [U-9].
     """
 
     status: ForwardStatus
     started: bool = True
     in_doubt: bool = False
+    shape: Shape = "handler"
 
 
 class Ledger(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -76,7 +77,7 @@ def ledger_of(p: Projection) -> Ledger:
     return Ledger(
         "forward" if failure is None else "unwind",
         p.pin,
-        {step: LedgerStep(e.status, e.attempts > 0, e.in_doubt) for step, e in p.forward.items()},
+        {step: LedgerStep(e.status, e.attempts > 0, e.in_doubt, e.shape) for step, e in p.forward.items()},
         tuple(sorted(p.passed)),
         {step: e.status for step, e in p.unwind.items()},
         tuple(sorted(p.crossed)),
@@ -98,7 +99,8 @@ def projection_of(ledger: Ledger) -> Projection:
     p.last_unwind = ledger.last_unwind
     for step, entry in ledger.forward.items():
         succeeded = entry.status == "succeeded"
-        p.forward[step] = ForwardEntry(entry.status, int(entry.started), b"null" if succeeded else None, entry.in_doubt)
+        state = b"null" if succeeded else None
+        p.forward[step] = ForwardEntry(entry.status, int(entry.started), state, entry.in_doubt, entry.shape)
         p.successes += succeeded
     for step, status in ledger.unwind.items():
         p.unwind[step] = UnwindEntry(status, 1)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from perdure.core.facts import Shape
 from perdure.errors import DefinitionError
 
 
@@ -20,7 +21,8 @@ class StepSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         retired: never started any more, but finished where it was started [E-9].
         conditional: the step has a condition [E-12].
         settle: a cancel lets the step retry to its own resolution first [R-12].
-        sleeps: nothing is called, the run waits for a time; how long is no part of it [B-15, B-20].
+        shape: what the step is; what it waits for, and how long, is no part of the topology [B-15, B-20].
+        leaves: a cancel does not wait for the child runs of the step, which go on [B-21].
     """
 
     id: str
@@ -29,7 +31,8 @@ class StepSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     retired: bool = False
     conditional: bool = False
     settle: bool = False
-    sleeps: bool = False
+    shape: Shape = "handler"
+    leaves: bool = False
 
 
 class Topology:

@@ -7,6 +7,7 @@ from typing import Any, Never, TypeVar, cast
 
 from perdure.codec.json import Encoded
 from perdure.core.facts import Failure, Phase
+from perdure.core.unit import Unit
 from perdure.define.functions import AnyFunction
 from perdure.define.invocation import Invocation, PipelineView, UnwindInvocation
 from perdure.define.step import ErasedStep, Given
@@ -45,7 +46,8 @@ class FakeRun:
         self.canceled = False
         self.failure = failure
         self.unwind_failures: tuple[Failure, ...] = ()
-        self.memos: dict[tuple[str, Phase, str], Encoded] = {}
+        self.memos: dict[tuple[str, Phase, str, int | None], Encoded] = {}
+        self.units: dict[str, Unit] = {}
         self._input = pipeline.input_codec.encode(input)
         self._states: dict[str, Encoded] = {}
         for given in _checked(states):
@@ -60,11 +62,14 @@ class FakeRun:
     def state_bytes(self, step_id: str, /) -> Encoded | None:
         return self._states.get(step_id)
 
-    def memo_bytes(self, step_id: str, phase: Phase, name: str, /) -> Encoded | None:
-        return self.memos.get((step_id, phase, name))
+    def memo_bytes(self, step_id: str, phase: Phase, name: str, item: int | None = None, /) -> Encoded | None:
+        return self.memos.get((step_id, phase, name, item))
 
-    async def memo(self, step_id: str, phase: Phase, name: str, value: bytes, /) -> None:
-        self.memos[step_id, phase, name] = value
+    async def memo(self, step_id: str, phase: Phase, name: str, value: bytes, item: int | None = None, /) -> None:
+        self.memos[step_id, phase, name, item] = value
+
+    def unit_of(self, step_id: str, /) -> Unit | None:
+        return self.units.get(step_id)
 
 
 class FakeInvocation(Invocation[In_co, D_co]):

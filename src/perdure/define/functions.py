@@ -100,6 +100,31 @@ def return_type(where: str, function: AnyFunction) -> object:
     return found
 
 
+def parameter_type(where: str, function: AnyFunction) -> object:
+    """The resolved annotation of the first parameter; `inspect.Parameter.empty` where there is none.
+
+    Raises:
+        DefinitionError: the annotation cannot be resolved.
+    """
+    inner = inspect.unwrap(_innermost(where, function))
+    bound = inspect.ismethod(function) or not inspect.isroutine(function)
+    names = [name for name in inspect.signature(inner).parameters if not (bound and name == "self")]
+    annotation = getattr(inner, "__annotations__", {}).get(names[0]) if names else None
+    if annotation is None:
+        return inspect.Parameter.empty
+    try:
+        return typing.get_type_hints(
+            SimpleNamespace(__annotations__={"it": annotation}),
+            globalns=getattr(inner, "__globals__", {}),
+            localns=_closure(inner),
+        )["it"]
+    except Exception as error:
+        raise DefinitionError(
+            f"{where}: the annotation of {names[0]!r} of {name_of(function)} cannot be resolved ({error}); define the "
+            f"type at module level, where the engine can find it"
+        ) from error
+
+
 def name_of(function: object) -> str:
     """A function as an author knows it."""
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, overloa
 
 from perdure.codec.json import AnyCodec, Encoded, codec_of
 from perdure.core.facts import Failure, Phase, RunFailed
+from perdure.core.unit import Unit
 from perdure.define.functions import AnyFunction, name_of, return_type
 from perdure.define.names import name_problem
 from perdure.define.signals import (
@@ -71,8 +72,9 @@ class RunView(Protocol):
     def unwind_failures(self) -> tuple[Failure, ...]: ...
     def input_bytes(self) -> Encoded: ...
     def state_bytes(self, step_id: str, /) -> Encoded | None: ...
-    def memo_bytes(self, step_id: str, phase: Phase, name: str, /) -> Encoded | None: ...
-    async def memo(self, step_id: str, phase: Phase, name: str, value: bytes, /) -> None: ...
+    def memo_bytes(self, step_id: str, phase: Phase, name: str, item: int | None = None, /) -> Encoded | None: ...
+    async def memo(self, step_id: str, phase: Phase, name: str, value: bytes, item: int | None = None, /) -> None: ...
+    def unit_of(self, step_id: str, /) -> Unit | None: ...
 
 
 def forward_key(run_id: str, step_id: str) -> str:
@@ -229,10 +231,15 @@ class Invocation(Generic[In_co, D_co]):
                 value = await value
             try:
                 recorded = codec.encode(value)
-                await self._source.memo(self.step_id, self.phase, name, recorded)
+                await self._source.memo(self.step_id, self.phase, name, recorded, self._item)
             except PayloadError as error:
                 raise self._broken(UnusableMemo(f"memo {name!r} of {self._reader()}: {error}")) from error
         return self._decode(codec, recorded, f"memo {name!r}")
+
+    @property
+    def _item(self) -> int | None:
+        """The index of the item this is for; None: it is for the whole step."""
+        return None
 
     def of_step_called(self, step: ErasedStep, /) -> AnyFunction:
         """What a call of a step does; only a fake invocation lets it run."""
@@ -254,7 +261,7 @@ class Invocation(Generic[In_co, D_co]):
         return value
 
     def _recorded(self, name: str) -> Encoded | None:
-        return self._source.memo_bytes(self.step_id, "forward", name)
+        return self._source.memo_bytes(self.step_id, "forward", name, self._item)
 
     def _read(self, step: Step[Any, Any, Any], *, required: bool) -> Any:
         """The state, `_UNREAD` where there is none."""
@@ -348,6 +355,12 @@ class UnwindInvocation(Invocation[In_co, D_co]):
         """The permanent failures of unwind handlers so far."""
         return self._source.unwind_failures
 
+    def unit_of(self, step: ErasedStep, /) -> Unit | None:
+        """The items of this very step, if it did not succeed; read them with `step.reports(inv)` [U-12]."""
+        if self._step is None or step.origin is not self._step.origin:
+            raise self._broken(UndeclaredNeed(f"{self._reader()} reads the items of {step!r}, another step", step.id))
+        return self._source.unit_of(step.id)
+
     def _check_need(self, step: Step[Any, Any, Any], required: bool) -> None:
         if self._step is None or step.origin is not self._step.origin:  # its own state it may read as well
             super()._check_need(step, required)
@@ -377,6 +390,10 @@ class PureInvocation(Invocation[In_co, D_co]):
 
     def _memo_codec(self, name: object, function: AnyFunction, type: object) -> AnyCodec:
         raise self._broken(ImpureFunction(self._reader(), "memo"))
+
+    def unusable(self, breach: BrokenContract) -> BrokenContract:
+        """Note what makes the run invalid, to be raised; kept even if the function swallows it [D-1]."""
+        return self._broken(breach)
 
 
 class FailedInvocation(PureInvocation[In_co, D_co]):

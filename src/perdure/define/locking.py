@@ -44,7 +44,8 @@ def _step(step: ErasedStep) -> LockedStep:
         reads.needs,
         reads.optional,
         reads.substitute,
-        spec.sleeps,
+        spec.shape,
+        spec.leaves,
     )
 
 

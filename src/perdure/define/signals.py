@@ -15,6 +15,7 @@ BrokenReason: TypeAlias = Literal[
     "function-impure",
     "substitute-unusable",
     "payload-unreadable",
+    "opening-unusable",
 ]
 
 
@@ -112,6 +113,12 @@ class UnusableSubstitute(BrokenContract):
     """The `if_skipped` of a step raised, or made what cannot be a state of that step [M-14]."""
 
     reason = "substitute-unusable"
+
+
+class UnusableOpening(BrokenContract):
+    """What the author's function says a step waits for, or what its items are, is of no use [B-2, B-20]."""
+
+    reason = "opening-unusable"
 
 
 class UnreadablePayload(BrokenContract):

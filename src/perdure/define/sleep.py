@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import overload
 
 from perdure.core.durations import Duration, duration_us
+from perdure.core.plan import Opening
 from perdure.define.decorator import check_options
 from perdure.define.functions import AnyFunction
-from perdure.define.invocation import Invocation
+from perdure.define.invocation import Invocation, PureInvocation
 from perdure.define.step import D_contra, In_contra, Need, Step
 from perdure.errors import DefinitionError
 
@@ -30,7 +31,7 @@ class Sleep(Step[In_contra, D_contra, None]):
         DefinitionError: it could not work; says why.
     """
 
-    __slots__ = ()
+    __slots__ = ("lasts_us",)
 
     @overload
     def __init__(self: Sleep[object, object], id: str, duration: Duration) -> None: ...
@@ -57,18 +58,32 @@ class Sleep(Step[In_contra, D_contra, None]):
             needs=needs,
             on_cancel="cancel",
         )
-        try:
-            sleep_us = duration_us(duration)
-        except ValueError as error:
-            raise DefinitionError(f"step {id!r}: the duration of a sleep {error}") from None
-        if not sleep_us:
-            raise DefinitionError(f"step {id!r}: the duration of a sleep must not be zero")
-        super().__init__(handler=_nothing, is_async=False, sleep_us=sleep_us, **checked)
+        super().__init__(handler=nothing_called, is_async=False, shape="sleep", **checked)
+        self.lasts_us = waiting_us(f"step {id!r}: the duration of a sleep", duration)
         self.doc = ""
+
+    def opening(self, inv: PureInvocation[In_contra, D_contra], /) -> Opening:
+        """See base."""
+        return Opening(self.lasts_us)
 
     def __repr__(self) -> str:
         return f"<{'retired ' if self.retired else ''}sleep {self.id!r}>"
 
 
-def _nothing(_inv: Invocation[object, object]) -> None:
-    """Never called; says that a sleep has no state."""
+def nothing_called(_inv: Invocation[object, object]) -> None:
+    """Never called; stands for the handler of a step that has none, and says that a sleep has no state."""
+
+
+def waiting_us(what: str, duration: object) -> int:
+    """Microseconds of a duration that must be more than zero.
+
+    Raises:
+        DefinitionError: it is not.
+    """
+    try:
+        us = duration_us(duration)
+    except ValueError as error:
+        raise DefinitionError(f"{what} {error}") from None
+    if not us:
+        raise DefinitionError(f"{what} must not be zero")
+    return us

@@ -12,6 +12,8 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeAlias, TypeVar, cast
 
 from perdure.codec.json import AnyCodec, Encoded, codec_of
+from perdure.core.facts import Shape
+from perdure.core.plan import Opening, Terms
 from perdure.core.retry import Retry
 from perdure.core.topology import StepSpec
 from perdure.define.functions import AnyFunction, name_of, return_type
@@ -19,7 +21,7 @@ from perdure.define.later import Later, state_type
 from perdure.errors import DefinitionError
 
 if TYPE_CHECKING:
-    from perdure.define.invocation import Invocation
+    from perdure.define.invocation import Invocation, PureInvocation
 
 In = TypeVar("In")
 D = TypeVar("D")
@@ -29,6 +31,7 @@ D_contra = TypeVar("D_contra", contravariant=True)
 StepT = TypeVar("StepT", bound="AnyStep[Never, Never]")
 
 OnCancel: TypeAlias = Literal["cancel", "settle"]
+PLAIN_TERMS = Terms()
 
 
 class Need:
@@ -72,7 +75,9 @@ class AnyStep(Need, Generic[In_contra, D_contra]):
         own_when: the condition that the author gave to this very step.
         arm: the arms around the step, outermost first, by id of the branch and name of the member.
         polls: the handler may return `Later` instead of a state [B-15].
-        sleep_us: how long it sleeps, in microseconds; 0: it is no sleep.
+        shape: a handler, a wait, or a unit of items or child runs [B-2, B-15].
+        leaves: a cancel does not wait for its child runs [B-21].
+        terms: how a wait or a unit is carried on.
         retired: see `retired` [E-9].
         doc: the handler's docstring.
         spec: what reconciliation needs to know.
@@ -85,14 +90,16 @@ class AnyStep(Need, Generic[In_contra, D_contra]):
         "handler",
         "if_skipped",
         "is_async",
+        "leaves",
         "needs",
         "on_cancel",
         "own_when",
         "polls",
         "retired",
         "retry",
-        "sleep_us",
+        "shape",
         "spec",
+        "terms",
         "timeout_s",
         "unwind",
         "unwind_in_doubt",
@@ -118,7 +125,9 @@ class AnyStep(Need, Generic[In_contra, D_contra]):
         when: AnyFunction | None = None,
         on_cancel: OnCancel = "cancel",
         polls: bool = False,
-        sleep_us: int = 0,
+        shape: Shape = "handler",
+        leaves: bool = False,
+        terms: Terms = PLAIN_TERMS,
     ) -> None:
         self.id = id
         self.origin = object()
@@ -136,7 +145,9 @@ class AnyStep(Need, Generic[In_contra, D_contra]):
         self.arm: tuple[tuple[str, str], ...] = ()
         self.on_cancel: OnCancel = on_cancel
         self.polls = polls
-        self.sleep_us = sleep_us
+        self.shape: Shape = shape
+        self.leaves = leaves
+        self.terms = terms
         self.retired = False
         self.doc = inspect.getdoc(handler) or ""
         self.spec = _spec(self)
@@ -166,6 +177,18 @@ class AnyStep(Need, Generic[In_contra, D_contra]):
             return codec_of(found)
         except DefinitionError as error:
             raise DefinitionError(f"{where}: its state of {error}") from error
+
+    def opening(self, inv: PureInvocation[In_contra, D_contra], /) -> Opening:
+        """What a wait or a unit is about that opens now; the author's functions are called [B-20].
+
+        Raises:
+            BrokenContract: they made nothing of use.
+        """
+        raise TypeError(f"{self!r} has a handler; nothing opens")
+
+    def timeout_state(self) -> bytes | None:
+        """The encoded state of a wait that has lasted too long; None: it fails [B-8]."""
+        return None
 
     def __repr__(self) -> str:
         return f"<{'retired ' if self.retired else ''}step {self.id!r}>"
@@ -284,5 +307,6 @@ def _spec(step: ErasedStep) -> StepSpec:
         retired=step.retired,
         conditional=step.when is not None,
         settle=step.on_cancel == "settle",
-        sleeps=step.sleep_us > 0,
+        shape=step.shape,
+        leaves=step.leaves,
     )

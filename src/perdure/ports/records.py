@@ -56,6 +56,11 @@ class IndexState(msgspec.Struct, frozen=True, gc=False):
         ledger: the encoded ledger of that signature. Only for writing: a driver keeps it once for each signature, in
             the same transaction, gives it back with `ledgers`, and reads it as b"" here.
         priority: higher comes first where more runs are due than there are places, see `Store.due` [R-1].
+        awaits: ids of runs that this one waits for while it is `ready`: it is due as soon as `need` of them have ended
+            or are not there, in the transaction that ends one of them [R-16]. Only for writing: read as (). Every write
+            replaces what was awaited before; a run that is awaited is not removed [R-9].
+        need: see `awaits`.
+        at_us: when this is written, which is when the run is due if enough has ended by then; 0 without `awaits`.
     """
 
     status: RunStatus
@@ -72,6 +77,9 @@ class IndexState(msgspec.Struct, frozen=True, gc=False):
     signature: bytes = b""
     ledger: bytes = b""
     priority: int = 0
+    awaits: tuple[str, ...] = ()
+    need: int = 0
+    at_us: int = 0
 
 
 class SubmissionKey(msgspec.Struct, frozen=True, gc=False):
@@ -158,7 +166,11 @@ class Gone(msgspec.Struct, frozen=True, gc=False):
     """The run does not exist (any more); nothing was written [J-2]."""
 
 
-AppendResult: TypeAlias = Committed | SlotTaken | KeyUsed | Conflict | Fenced | Gone
+class WaitCycle(msgspec.Struct, frozen=True, gc=False):
+    """One of the runs that an owner's append is to wait for waits for this run; nothing was written [R-13]."""
+
+
+AppendResult: TypeAlias = Committed | SlotTaken | KeyUsed | Conflict | Fenced | Gone | WaitCycle
 
 
 class JournalRow(msgspec.Struct, frozen=True, gc=False):

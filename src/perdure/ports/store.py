@@ -46,6 +46,7 @@ from perdure.ports.records import (
     Snapshot,
     SubmissionKey,
     Trouble,
+    WaitCycle,
     WaitingRuns,
 )
 
@@ -74,6 +75,7 @@ __all__ = [
     "Snapshot",
     "SubmissionKey",
     "Trouble",
+    "WaitCycle",
     "WaitingRuns",
     "Store",
     "share",
@@ -175,6 +177,10 @@ class Store(Protocol):
         """
         ...
 
+    async def anybody_waits(self) -> bool:
+        """Whether any run waits for another: the end of a run may then make one due."""
+        ...
+
     async def waiting_runs(self) -> WaitingRuns:
         """Who waits for slots, and who is to make place."""
         ...
@@ -241,7 +247,7 @@ class Store(Protocol):
     async def remove_ended(self, before_us: int, limit: int, /) -> int:
         """Remove up to `limit` terminal runs ended before `before_us`, whole; returns how many [R-9].
 
-        A run that holds its slot for ever stays: it is the record of that [R-5].
+        A run that holds its slot for ever stays: it is the record of that [R-5]; so does one that another waits for.
         """
         ...
 

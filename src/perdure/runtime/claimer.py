@@ -10,7 +10,8 @@ from perdure.core.operations import InvalidOp
 from perdure.core.projection import Projection
 from perdure.errors import CorruptJournal, StoreUnavailable
 from perdure.ports.store import LoadedRun
-from perdure.runtime.driver import claim_and_drive, judge
+from perdure.runtime.applying import judge
+from perdure.runtime.driver import claim_and_drive
 from perdure.runtime.guarding import quarantine
 from perdure.runtime.host import Host
 from perdure.runtime.indexing import invalid_state, may_start_waiting
@@ -91,7 +92,7 @@ class Claimer:
 
     def place_freed(self, due_us: int | None) -> None:
         """A place became free, and its run is due again at `due_us`."""
-        self.due_at(0 if self._host.queued else due_us)
+        self.due_at(0 if self._host.queued or self._host.awaited else due_us)
         if self.backlog or self._passed_over:
             self._kicked.set()
         self._maybe_quiet()

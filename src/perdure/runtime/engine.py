@@ -9,9 +9,9 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from perdure.core.commit import ENGINE_ACTOR, Plan
 from perdure.core.facts import RunSubmitted
-from perdure.core.operations import EndedOp
+from perdure.core.operations import EndedOp, UnitOp
+from perdure.core.plan import ENGINE_ACTOR, Plan
 from perdure.core.projection import Projection
 from perdure.core.retry import Retry
 from perdure.define.pipeline import AnyPipeline
@@ -22,7 +22,7 @@ from perdure.ports.observer import Observer
 from perdure.ports.store import IndexState, Store, Trouble
 from perdure.runtime.claimer import Claimer
 from perdure.runtime.client import Client
-from perdure.runtime.driver import emit_facts
+from perdure.runtime.events import emit_facts
 from perdure.runtime.host import Host, Middleware, Options
 from perdure.runtime.line import Line
 from perdure.runtime.live import LiveRun
@@ -80,6 +80,8 @@ class Engine(Client):
         self._scheduler = Scheduler(self._host, schedules, self._submit_tick)
         self._host.on_released = self._claimer.place_freed
         self._host.on_deadline = self._on_deadline
+        self._host.cancel_run = self._cancel_awaited
+        self._host.entered = self._entered_many
         self._retry = retry
         self._timeout_s = timeout_s
         self._drain_timeout_s = drain_timeout_s
@@ -124,6 +126,7 @@ class Engine(Client):
             logger.info("%d runs of a former owner are due", taken)
         self._watchdog.start()
         await self._mend_waiting()
+        host.awaited = await self._store.anybody_waits()
         await self._scheduler.start()  # before the claimer: a start that fails here leaves nothing running
         self._claimer.start()
         self._patrol = self._loop.call_later(PATROL_S, self._report_stuck)
@@ -331,6 +334,11 @@ class Engine(Client):
             if live is not None:
                 live.notice()
 
+    async def _cancel_awaited(self, run_id: str) -> None:
+        """A run that waits for this one is being canceled, and takes it along [B-21, R-13]."""
+        with suppress(ConflictError, NotFound):
+            await self.cancel(run_id, reason="parent-canceled", actor=ENGINE_ACTOR)
+
     def _on_deadline(self, run_id: str) -> None:
         """The deadline of a run that is owned here has come."""
 
@@ -373,7 +381,13 @@ class Engine(Client):
         now_us = self._system.now_us()
         for live in list(self._host.live.values()):
             op = live.op
-            if op is None or not live.in_handler or live.stuck or now_us - live.started_us < STUCK_US:
+            if (
+                op is None
+                or isinstance(op, UnitOp)
+                or not live.in_handler
+                or live.stuck
+                or now_us - live.started_us < STUCK_US
+            ):
                 continue
             live.stuck = True
             minutes = (now_us - live.started_us) // 60_000_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeAlias
 
@@ -17,7 +18,8 @@ from perdure.define.step import AnyStep
 from perdure.errors import PayloadError
 from perdure.runtime.context import current_invocation
 from perdure.runtime.host import Host, Middleware, Next
-from perdure.runtime.live import LiveRun, broken
+from perdure.runtime.line import Line
+from perdure.runtime.live import Interrupt, LiveRun, broken
 
 Ended: TypeAlias = Outcome | InvalidOp | None
 """An outcome to record; or the run is invalid and nothing is recorded; or None: somebody else ended the attempt."""
@@ -53,12 +55,7 @@ async def attempt(host: Host, live: LiveRun, op: RunOp | UnwindOp) -> Ended:
         live.allow(timeout_s)
     live.in_handler = True
     try:
-        if host.middleware:
-            value = await _wrapped(host, live, handler, is_async, arguments, inv)
-        elif is_async:
-            value = await handler(*arguments)
-        else:
-            value = await _in_thread(host, live, handler, arguments)
+        value = await call(host, handler, is_async, arguments, inv, timeout_s, live.allow)
     except BaseException as raised:  # whatever a handler raises is the end of its attempt
         if isinstance(raised, GeneratorExit) and not _is_running(live):
             raise  # not the handler's: the loop is gone and this coroutine is being closed
@@ -72,15 +69,40 @@ async def attempt(host: Host, live: LiveRun, op: RunOp | UnwindOp) -> Ended:
         await _absorb_cancellations(live.task)
     if _was_aborted(live):
         raise asyncio.CancelledError
-    return _ended(host, live, definition, op, phase, inv, value, error)
+    interrupt = _interrupt(live)  # it may have come while the handler ran
+    if error is None and inv.broken is None and interrupt != "fenced":
+        return _returned(host, definition, op, phase, value)
+    return verdict(live.line, interrupt, inv, phase, op.attempt, error, host.system.now_us())
 
 
-def _in_thread(host: Host, live: LiveRun, handler: Any, arguments: tuple[object, ...]) -> asyncio.Future[object]:
+Allow: TypeAlias = Callable[[float | None], None]
+"""From now on an attempt may take so many seconds; None: any time [R-18]."""
+
+
+async def call(
+    host: Host,
+    handler: Any,
+    is_async: bool,
+    arguments: tuple[object, ...],
+    inv: Invocation[Any, Any],
+    timeout_s: float | None,
+    allow: Allow,
+) -> object:
+    """What a handler returns, called inside all middleware, on the loop or in a thread."""
+    if host.middleware:
+        return await _wrapped(host, handler, is_async, arguments, inv, timeout_s, allow)
+    if is_async:
+        return await handler(*arguments)
+    return await _in_thread(host, handler, arguments, timeout_s, allow)
+
+
+def _in_thread(
+    host: Host, handler: Any, arguments: tuple[object, ...], timeout_s: float | None, allow: Allow
+) -> asyncio.Future[object]:
     """Call a `def` handler; its time begins when it has a thread [R-18]."""
-    timeout_s = live.line.timeouts_s.get(live.op.step) if live.op is not None else None
     if timeout_s is None:
         return host.threads.run(lambda: handler(*arguments))
-    return host.threads.run(lambda: handler(*arguments), lambda waits: live.allow(None if waits else timeout_s))
+    return host.threads.run(lambda: handler(*arguments), lambda waits: allow(None if waits else timeout_s))
 
 
 def _is_running(live: LiveRun) -> bool:
@@ -93,6 +115,10 @@ def _is_running(live: LiveRun) -> bool:
 
 def _was_aborted(live: LiveRun) -> bool:
     return live.interrupt == "abort"
+
+
+def _interrupt(live: LiveRun) -> Interrupt | None:
+    return live.interrupt
 
 
 async def _absorb_cancellations(task: asyncio.Task[None]) -> None:
@@ -108,18 +134,19 @@ async def _absorb_cancellations(task: asyncio.Task[None]) -> None:
 
 async def _wrapped(
     host: Host,
-    live: LiveRun,
     handler: Any,
     is_async: bool,
     arguments: tuple[object, ...],
     inv: Invocation[Any, Any],
+    timeout_s: float | None,
+    allow: Allow,
 ) -> object:
     """The handler inside all middleware, the first of the app's list outermost [R-15]."""
 
     async def innermost() -> object:
         if is_async:
             return await handler(*arguments)
-        return await _in_thread(host, live, handler, arguments)
+        return await _in_thread(host, handler, arguments, timeout_s, allow)
 
     following: Next = innermost
     for wrapper in reversed(host.middleware):
@@ -143,33 +170,31 @@ def _handler(
     return definition.unwind, definition.unwind_is_async, (inv, state)
 
 
-def _ended(
-    host: Host,
-    live: LiveRun,
-    definition: AnyStep[Any, Any],
-    op: RunOp | UnwindOp,
-    phase: Phase,
+def verdict(
+    line: Line,
+    interrupt: Interrupt | None,
     inv: Invocation[Any, Any],
-    value: object,
+    phase: Phase,
+    attempt: int,
     error: BaseException | None,
+    at_us: int,
 ) -> Ended:
-    if live.interrupt == "fenced":
+    """How an attempt ended that did not simply return."""
+    if interrupt == "fenced":
         return None
     if inv.broken is not None:
         problem = broken(inv.broken)
         return InvalidOp(problem.reason, problem.detail)
-    if error is None:
-        return _returned(host, definition, op, phase, value)
-    at_us = host.system.now_us()
+    step = inv.step_id
     if isinstance(error, Fail):
-        return Declined(failure_of(error, step=op.step, phase=phase, attempt=op.attempt, at_us=at_us))
-    if live.interrupt == "shutdown":
+        return Declined(failure_of(error, step=step, phase=phase, attempt=attempt, at_us=at_us))
+    if interrupt == "shutdown" or error is None:
         return Interrupted()
-    if live.interrupt == "timeout":
-        message = f"the attempt took longer than {live.line.timeouts_s.get(op.step)} s"
-        return TimedOut(Failure(op.step, message, phase, op.attempt, at_us, reason="attempt-timeout"))
-    never = live.line.policy(op.step).is_never(error)
-    return Raised(failure_of(error, step=op.step, phase=phase, attempt=op.attempt, at_us=at_us), never)
+    if interrupt == "timeout":
+        message = f"the attempt took longer than {line.timeouts_s.get(step)} s"
+        return TimedOut(Failure(step, message, phase, attempt, at_us, reason="attempt-timeout"))
+    never = line.policy(step).is_never(error)
+    return Raised(failure_of(error, step=step, phase=phase, attempt=attempt, at_us=at_us), never)
 
 
 def _returned(host: Host, definition: AnyStep[Any, Any], op: RunOp | UnwindOp, phase: Phase, value: object) -> Ended:

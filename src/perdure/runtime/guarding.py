@@ -8,8 +8,8 @@ from collections.abc import Callable, Coroutine
 
 import msgspec
 
-from perdure.core.commit import NotOwner
 from perdure.core.journal import NewerJournal
+from perdure.core.plan import NotOwner
 from perdure.core.projection import Projection
 from perdure.errors import CorruptJournal, StoreUnavailable, StoreUnusable
 from perdure.runtime.host import Host

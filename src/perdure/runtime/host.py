@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from perdure.core.commit import Setting
+from perdure.core.plan import Setting
 from perdure.core.projection import Projection
 from perdure.define.invocation import Invocation
 from perdure.errors import StoreUnavailable, StoreUnusable
@@ -46,6 +46,10 @@ class Options:
         self.build = build
 
 
+async def _nobody(_run_id: str) -> None:
+    """Nobody is there to cancel a run."""
+
+
 class Host:
     """Shared by the engine and its live runs; holds no logic of either.
 
@@ -53,10 +57,13 @@ class Host:
         draining: no attempt is reserved any more [R-6].
         held: pipelines in which no attempt is reserved, as far as is known here [R-17].
         queued: runs wait for slots; one that ends may make another due.
+        awaited: the same of runs that wait for others.
         stopped: the store is closed or about to be.
         live: the runs this engine owns or is about to, by id.
         context: what handlers see of context variables: those of whoever opened the engine, never a submitter's, which
             a recovered run would not have either.
+        cancel_run: asks a run that this one waits for to cancel, too.
+        entered: child runs were submitted.
         invalid_since: how often each invalid run was judged in vain, for the backoff of D-2.
     """
 
@@ -85,12 +92,15 @@ class Host:
         self.draining = False
         self.held: frozenset[str] = frozenset()
         self.queued = False
+        self.awaited = False
         self.stopped = False
         self.judged: dict[str, int] = {}
         self._trouble: dict[str, tuple[int, float]] = {}
         self.suspects = Suspects(loop, lambda: self.on_released(self.system.now_us()))
         self.on_released: Callable[[int | None], None] = lambda _due_us: None
         self.on_deadline: Callable[[str], None] = lambda _run_id: None
+        self.cancel_run: Callable[[str], Awaitable[None]] = _nobody
+        self.entered: Callable[[], None] = lambda: None
 
     def adopt(self, live: LiveRun) -> None:
         """This engine owns the run, or is about to; its deadline is watched from now on [R-12]."""
@@ -163,7 +173,8 @@ class Host:
     def setting(self, live: LiveRun, now_us: int) -> Setting:
         """What planning is told."""
         may_start = not self.draining and live.line.id not in self.held
-        return Setting(now_us, may_start, self.system.chance(), live.line.policy, live, live.token)
+        chance = self.system.chance()
+        return Setting(now_us, may_start, chance, live.line.policy, live, live.token, live.ends, live.cycle)
 
     def emit(
         self,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from perdure.core.commit import Closed, Rest, Waiting
+from msgspec.structs import replace
+
 from perdure.core.facts import RunSubmitted, RunSucceeded
 from perdure.core.operations import EndedOp, HeldOp, InvalidOp
+from perdure.core.plan import Closed, Parked, Rest, Waiting
 from perdure.core.projection import Projection
 from perdure.core.signature import sign
+from perdure.core.units import resting
 from perdure.ports.store import IndexState, NewRun, RunRow, RunStatus
 
 
@@ -55,6 +58,8 @@ def resting_state(p: Projection, rest: Rest, now_us: int) -> IndexState:
     match rest:
         case Waiting(due_us):
             return _state(p, "ready", with_deadline(p, due_us), _backoff_reason(p))
+        case Parked():
+            return _parked(p, rest, now_us)
         case Closed():
             return _state(p, "ready", now_us, "")
         case HeldOp(reason):
@@ -84,8 +89,17 @@ def facts_state(p: Projection, now_us: int) -> IndexState:
         return resting_state(p, EndedOp(), now_us)
     if p.held is not None and (p.cancel is None or p.failure is not None):
         return resting_state(p, HeldOp(p.held.reason), now_us)
+    rest = None if p.cancel is not None and p.failure is None else resting(p)
+    if rest is not None:
+        return resting_state(p, rest, now_us)
     due_us = now_us if p.cancel is not None and p.failure is None else max(p.due_us, 0) or p.submitted_us
     return _state(p, "ready", with_deadline(p, due_us), _backoff_reason(p))
+
+
+def _parked(p: Projection, rest: Parked, now_us: int) -> IndexState:
+    """The row of a run that waits for others, or for a message; the store wakes it when enough of them have ended."""
+    state = _state(p, "ready", with_deadline(p, rest.due_us or None), rest.why)
+    return replace(state, awaits=rest.awaits, need=rest.need, at_us=now_us) if rest.awaits else state
 
 
 WAITS = "waits for its slot"
@@ -139,7 +153,8 @@ def with_deadline(p: Projection, due_us: int | None) -> int | None:
 
 def _backoff_reason(p: Projection) -> str:
     current = p.current
-    if p.sleeping() is not None:
+    entry = p.pinned()
+    if entry is not None and entry.shape == "sleep":
         return "sleeping"
     if current is None or not p.due_us:
         return ""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
 from msgspec import Raw
 
-from perdure.core.commit import Unplannable
 from perdure.core.facts import Failure, OperationProgress, Phase, RunFailed, RunSubmitted
-from perdure.core.operations import InvalidReason, RunOp, UnwindOp
+from perdure.core.operations import InvalidReason, RunOp, UnitOp, UnwindOp
+from perdure.core.plan import Next, Opening, RunEnd, Terms, Unplannable
 from perdure.core.projection import Projection
 from perdure.core.reducer import fold
+from perdure.core.unit import Unit
 from perdure.define.invocation import FailedInvocation, PureInvocation
 from perdure.define.signals import BrokenContract
 from perdure.errors import PayloadError, PerdureError, StoreUnavailable
@@ -37,6 +39,17 @@ class Lost(Exception):  # a signal: this engine no longer owns the run
     """The run was taken over or removed; drop it."""
 
 
+NO_ENDS: Mapping[str, RunEnd] = {}
+
+
+class Stoppable(Protocol):
+    """Handlers that run, of one operation."""
+
+    def stop(self, why: Interrupt) -> None:
+        """Cancel them; the first reason stays."""
+        ...
+
+
 class LiveRun:
     """One owned run. It is the `RunView` of its handlers and the `Evaluator` of its planning.
 
@@ -49,12 +62,18 @@ class LiveRun:
         deadline: the timer that watches the run's deadline, while it is owned here.
         timer: bounds the attempt that runs, if anything does [R-18].
         token: fencing token of this engine's claim; 0 before it is durable [J-7].
+        crew: the handlers of items that run, while the operation is a unit.
+        ends: of runs that this one waits for, as far as they are known here [R-13].
+        cycle: the wait that was planned last was refused: those runs wait for this one.
         started_us: when the attempt that runs was started; stuck: that it runs for very long was reported.
     """
 
     __slots__ = (
         "_lock",
+        "crew",
+        "cycle",
         "deadline",
+        "ends",
         "host",
         "in_handler",
         "interrupt",
@@ -76,7 +95,10 @@ class LiveRun:
         self.line = line
         self.p = p
         self.submitted = submitted
-        self.op: RunOp | UnwindOp | None = None
+        self.op: Next | None = None
+        self.crew: Stoppable | None = None
+        self.ends: Mapping[str, RunEnd] = NO_ENDS
+        self.cycle = False
         self.task: asyncio.Task[None] | None = None
         self.token = 0
         self.in_handler = False
@@ -131,11 +153,15 @@ class LiveRun:
         """The encoded state of a step, None where it has none."""
         return self.p.state(step_id)
 
-    def memo_bytes(self, step_id: str, phase: Phase, name: str, /) -> bytes | None:
+    def memo_bytes(self, step_id: str, phase: Phase, name: str, item: int | None = None, /) -> bytes | None:
         """A recorded memo, None where there is none."""
-        return self.p.memo(phase, step_id, name)
+        return self.p.memo(phase, step_id, name, item)
 
-    async def memo(self, step_id: str, phase: Phase, name: str, value: bytes, /) -> None:
+    def unit_of(self, step_id: str, /) -> Unit | None:
+        """The items of a step that did not succeed."""
+        return self.p.units.get(step_id)
+
+    async def memo(self, step_id: str, phase: Phase, name: str, value: bytes, item: int | None = None, /) -> None:
         """Record a memo of the running attempt; resolves when it is durable [M-15].
 
         Cancelling the caller does not cancel the append; nothing else of the run is appended before it is known [J-14].
@@ -150,10 +176,10 @@ class LiveRun:
         await lock.acquire()
         appended: asyncio.Future[AppendResult] | None = None
         try:
-            while self.p.memo(phase, step_id, name) is None:
-                if not self.attempt_is_open():
+            while self.p.memo(phase, step_id, name, item) is None:
+                if not (self.attempt_is_open() if item is None else self._item_is_open(step_id, item)):
                     raise asyncio.CancelledError("the attempt was ended from outside")
-                fact = OperationProgress(step_id, name, Raw(value), phase)
+                fact = OperationProgress(step_id, name, Raw(value), phase, item)
                 now_us = self.host.system.now_us()
                 fold(self.p, fact, now_us)
                 append = seal(self.p, [fact], now_us, self.host.system.append_id(), self.p.token)
@@ -167,7 +193,7 @@ class LiveRun:
             else:
                 appended.add_done_callback(lambda _: lock.release())
 
-    # --- the author's pure functions (core.commit.Evaluator)
+    # --- the author's pure functions (core.plan.Evaluator)
 
     def condition(self, step: str, /) -> bool:
         """Ask a step's condition [E-12]."""
@@ -181,9 +207,32 @@ class LiveRun:
             )
         return answer
 
-    def sleep_us(self, step: str, /) -> int:
-        """How long a sleep of the current code takes [B-20]."""
-        return self.line.steps[step].sleep_us
+    def opening(self, step: str, /) -> Opening:
+        """Ask what a wait or a unit is about [B-20]."""
+        definition = self.line.steps[step]
+        inv: PureInvocation[Any, Any] = PureInvocation(self, definition)
+        opening = self._pure(definition.opening, inv, "opening-raised", f"what step {step!r} begins with")
+        limit, size = self.host.options.payload_limit, sum(map(len, opening.items))
+        if size > limit:
+            what = f"the items of step {step!r} have {size:,} bytes, the limit is {limit:,}"
+            raise Unplannable("payload-unserialisable", what)
+        return cast("Opening", opening)
+
+    def terms(self, step: str, /) -> Terms:
+        """How the waits and units of the current code are carried on."""
+        return self.line.steps[step].terms
+
+    def timeout_state(self, step: str, /) -> bytes | None:
+        """The declared state of a wait that has lasted too long [B-8]."""
+        return self.line.steps[step].timeout_state()
+
+    def message_state(self, step: str, payload: bytes, /) -> bytes:
+        """A message, read as the current code declares it [B-4]."""
+        try:
+            self.line.steps[step].codec.decode(payload)
+        except PayloadError as error:
+            raise Unplannable("payload-unreadable", f"the message of step {step!r} cannot be read: {error}") from error
+        return payload
 
     def output(self) -> bytes:
         """Call the output function and encode what it returns [M-13]."""
@@ -247,6 +296,8 @@ class LiveRun:
     def attempt_is_open(self) -> bool:
         """The reserved attempt is still this engine's to end [J-7, R-17]."""
         current, op = self.p.current, self.op
+        if isinstance(op, UnitOp):
+            return self.p.pin == op.step and op.step in self.p.units
         return (
             op is not None
             and current is not None
@@ -256,9 +307,15 @@ class LiveRun:
             and current.phase == ("forward" if type(op) is RunOp else "unwind")
         )
 
+    def _item_is_open(self, step: str, index: int) -> bool:
+        unit = self.p.unit()
+        return self.p.pin == step and unit is not None and index in unit.open
+
     def stop_handler(self, why: Interrupt) -> None:
         """Cancel the handler that is being awaited, if one is; the first reason stays."""
-        if self.in_handler and self.interrupt is None and self.task is not None:
+        if self.crew is not None:
+            self.crew.stop(why)
+        elif self.in_handler and self.interrupt is None and self.task is not None:
             self.interrupt = why
             self.task.cancel()
 
@@ -273,13 +330,13 @@ class LiveRun:
     def notice(self) -> None:
         """Facts came from outside: read them now if a handler runs, else before the next one starts [J-6]."""
         self.noticed = True
-        if self.in_handler:
+        if self.in_handler or self.crew is not None:
             task = self.host.loop.create_task(self._look())
             task.add_done_callback(_log_failure)
 
     async def _look(self) -> None:
         async with self.lock:
-            if not self.in_handler or not self.noticed:
+            if not (self.in_handler or self.crew is not None) or not self.noticed:
                 return
             op = self.op
             try:
@@ -289,7 +346,7 @@ class LiveRun:
             except (Lost, PerdureError):
                 self.stop_handler("fenced")
                 return
-            if self.op is op and self.in_handler:
+            if self.op is op and (self.in_handler or self.crew is not None):
                 self.act_on_notice()
 
     def act_on_notice(self) -> None:
@@ -301,7 +358,7 @@ class LiveRun:
 
     def must_stop(self) -> bool:
         """A cancel is to end the running forward attempt, unless its step settles first [R-12]."""
-        if self.p.cancel is None or type(self.op) is not RunOp:
+        if self.p.cancel is None or self.op is None or type(self.op) is UnwindOp:
             return False
         definition = self.line.steps.get(self.op.step)
         return definition is None or not definition.spec.settle

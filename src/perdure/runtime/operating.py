@@ -31,6 +31,7 @@ from perdure.runtime.operations import (
 from perdure.runtime.outside import Ask, Verdict, admit, resolution
 from perdure.runtime.registry import current
 from perdure.runtime.run import UNSET
+from perdure.runtime.sending import Message, received
 
 UNENDED: tuple[RunStatus, ...] = ("ready", "running", "held", "invalid")
 PAGE = 200
@@ -118,6 +119,35 @@ class Operator:
             KeyTaken: the run has ended.
         """
         await self.apply(run_id, PrioritizeRun(priority, note, actor))
+
+    async def send(self, run_id: str, name: str, payload: object = None, *, key: str = "", actor: str = "") -> bool:
+        """Send a message to a run; durable when this returns. The first await of its name consumes it [B-24].
+
+        Messages are kept in the order they came; one that comes before the run waits for it is not lost.
+
+        Args:
+            payload: fits the type of the `AwaitMessage` of that name; `msgspec.Raw` holds JSON that is checked first.
+            key: say so if this may be sent again: an equal message of the same name and key is received once.
+            actor: who sends it [M-16].
+
+        Returns:
+            False where it was received before.
+
+        Raises:
+            NotFound: there is no such run.
+            PayloadError: the payload does not fit; names the path. Nothing was written.
+            InvalidArgument: the pipeline awaits no message of that name.
+            KeyTaken: the run has ended, or the key was used for another payload.
+        """
+        message = Message(name, payload, key, actor)
+        message.check()
+
+        def ask(p: Projection) -> admission.Admission:
+            if p.ended is not None or p.outcome is not None:
+                return admission.Taken("terminal", "the run has ended")
+            return admission.admit_message(p, received(p, self._pipelines, message, self._payload_limit))
+
+        return await admit(self._store, self._system, run_id, ask, self._notify)
 
     async def apply(self, run_id: str, operation: RunOperation, *, dry_run: bool = False) -> bool:
         """Do to a run what an operation says; durable when this returns [J-4, J-6].

@@ -96,6 +96,10 @@ class Run(Generic[Out_co]):
         """See `Client.prioritize`."""
         await self._client.prioritize(self.id, priority, note=note, actor=actor)
 
+    async def send(self, name: str, payload: object = None, *, key: str = "", actor: str = "") -> bool:
+        """See `Client.send`."""
+        return await self._client.send(self.id, name, payload, key=key, actor=actor)
+
     async def explain(self) -> Explanation:
         """See `Client.explain`."""
         return await self._client.explain(self.id)

@@ -8,12 +8,14 @@ from typing import TypeAlias
 
 from perdure.core.commit import plan_submission
 from perdure.core.facts import RunSubmitted, SegmentAttemptStarted
-from perdure.core.operations import RunOp, UnwindOp
+from perdure.core.plan import Next
 from perdure.core.projection import Projection
 from perdure.errors import PerdureError, StoreUnavailable
 from perdure.ports.store import AppendResult, Committed
 from perdure.runtime.appending import SlotFreed, seal
-from perdure.runtime.driver import drive, emit_facts, rest_state
+from perdure.runtime.applying import rest_state
+from perdure.runtime.driver import drive
+from perdure.runtime.events import emit_facts
 from perdure.runtime.guarding import guarded
 from perdure.runtime.host import Host
 from perdure.runtime.indexing import new_run, running_state
@@ -53,7 +55,7 @@ async def _work(host: Host, live: LiveRun, accepted: asyncio.Future[tuple[str, b
     await drive(host, live, op)
 
 
-async def _submit(host: Host, live: LiveRun, answered: Answered) -> tuple[RunOp | UnwindOp | None, tuple[str, bool]]:
+async def _submit(host: Host, live: LiveRun, answered: Answered) -> tuple[Next | None, tuple[str, bool]]:
     p, line, submitted = live.p, live.line, live.submitted
     now_us = host.system.now_us()
     claim = SegmentAttemptStarted(1, host.worker, line.generation, host.options.build)

@@ -7,8 +7,7 @@ import random
 import time
 from itertools import count
 
-_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
-_PAIRS = tuple(a + b for a in _ALPHABET for b in _ALPHABET)
+from perdure.core.ids import encode_run_id
 
 
 class RealSystem:
@@ -51,10 +50,3 @@ class RealSystem:
     def chance(self) -> float:
         """See `System.chance`."""
         return self._random.random()
-
-
-def encode_run_id(now_us: int, chance: int) -> str:
-    """A run id from microseconds (55 bits, which last until the year 3112) and 50 bits of chance."""
-    pairs = _PAIRS
-    n = (now_us & (1 << 55) - 1) << 50 | chance
-    return _ALPHABET[n >> 100] + "".join([pairs[n >> shift & 1023] for shift in range(90, -1, -10)])

@@ -284,6 +284,14 @@ class MemoryStore:
         self._committed()
         return granted
 
+    def _is_kept(self, run: MemoryRun) -> bool:
+        """It is the record of its slot, or somebody is about to look how it ended."""
+        return run.slot_held or self.data.awaits.awaited(run.run_id)
+
+    async def anybody_waits(self) -> bool:
+        self._live()
+        return self.data.awaits.any
+
     async def waiting_runs(self) -> WaitingRuns:
         self._live()
         return self.data.waiting_runs()
@@ -303,7 +311,7 @@ class MemoryStore:
 
     def _removable(self, before_us: int) -> list[MemoryRun]:
         runs = self.data.runs()
-        return [run for run in runs if run.ended_us is not None and run.ended_us < before_us and not run.slot_held]
+        return [run for run in runs if run.ended_us is not None and run.ended_us < before_us and not self._is_kept(run)]
 
     async def count_ended(self, before_us: int, /) -> int:
         self._live()

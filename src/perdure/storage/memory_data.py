@@ -28,8 +28,10 @@ from perdure.ports.store import (
     SlotTaken,
     Snapshot,
     SubmissionKey,
+    WaitCycle,
     WaitingRuns,
 )
+from perdure.storage.memory_awaits import MemoryAwaits
 
 Slot: TypeAlias = tuple[str, str, str]
 
@@ -100,6 +102,7 @@ class MemoryData:
         self._ledgers: dict[bytes, bytes] = {}
         self.pipeline_holds: list[PipelineHold] = []
         self.schedules: dict[str, ScheduleState] = {}
+        self.awaits = MemoryAwaits(self._is_live, self._by_id.__contains__)
         self._numbers = itertools.count(1)
         self._stores: list[MemoryStore] = []
 
@@ -111,6 +114,7 @@ class MemoryData:
         self._slots.clear()
         self._waiting.clear()
         self._due.clear()
+        self.awaits.clear()
 
     # --- writing
 
@@ -128,6 +132,9 @@ class MemoryData:
         before = run.at.get(append.prev_seq)
         if taken is not None or before is None or before.hash != append.prev_hash:
             return Conflict()
+        awaits = append.index.awaits if append.index is not None and append.token else ()
+        if self.awaits.closes_a_circle(run.run_id, awaits):
+            return WaitCycle()
         run.add(append)
         self._append_index(run, append)
         return Committed(run.locator)
@@ -166,7 +173,7 @@ class MemoryData:
         elif append.index is not None and run.new is not None:
             self.set_state(run, append.index)
             if append.index.status in TERMINAL:
-                run.ended_us = append.at_us
+                self._end(run, append.at_us)
                 self._wait_no_more(run)
                 if not run.new.slot_once:
                     self._pass_slot_on(run, append.at_us)
@@ -182,12 +189,27 @@ class MemoryData:
         if state.ledger:
             self._ledgers[state.signature] = state.ledger
             state = replace(state, ledger=b"")
+        if self.awaits.put(run.run_id, state.awaits, state.need) and state.status == "ready":
+            state = replace(state, due_us=state.at_us)
+        state = replace(state, awaits=(), need=0, at_us=0) if state.awaits else state
         run.state = state
         run.attention = False
         if state.due_us is None:
             self._due.pop(run.locator, None)
         else:
             self._due[run.locator] = state.due_us
+
+    def _end(self, run: MemoryRun, at_us: int) -> None:
+        run.ended_us = at_us
+        for waiter in self.awaits.ended(run.run_id):
+            other = self._by_id[waiter]
+            if other.state is not None and other.state.status == "ready" and not other.state.worker:
+                other.state = replace(other.state, due_us=at_us)
+                self._due[other.locator] = at_us
+
+    def _is_live(self, run_id: str) -> bool:
+        run = self._by_id.get(run_id)
+        return run is not None and run.ended_us is None
 
     def _hold_slot(self, run: MemoryRun, new: NewRun) -> None:
         if new.slot_key is not None:
@@ -276,6 +298,7 @@ class MemoryData:
 
     def remove(self, run: MemoryRun) -> None:
         self._pass_slot_on(run, run.ended_us or 0)
+        self.awaits.put(run.run_id, (), 0)
         self._due.pop(run.locator, None)
         del self._runs[run.locator]
         del self._by_id[run.run_id]

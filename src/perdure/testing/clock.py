@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from perdure.core.durations import Duration, duration_us
-from perdure.runtime.system import encode_run_id
+from perdure.core.ids import encode_run_id
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")

@@ -12,7 +12,7 @@ from typing import Any, cast
 from perdure.app import App, connect
 from perdure.core.explain import explain
 from perdure.core.facts import Fact, OperationSucceeded, Phase
-from perdure.core.operations import EvaluateOp, Operation, RunOp, SleepOp, UnwindOp
+from perdure.core.operations import EvaluateOp, Operation, RunOp, UnitOp, UnwindOp, WaitOp
 from perdure.core.projection import Projection
 from perdure.core.reconciler import reconcile
 from perdure.core.topology import Topology
@@ -163,7 +163,8 @@ class _Story:
             if info.ended or info.status in ("invalid", "corrupt"):
                 raise InvalidArgument(f"the run never comes to {r.moment!r} of step {r.at!r}; it is {_standing(info)}")
             await engine.retry(self.run_id, actor=_ACTOR)
-            if p.sleeping() is not None:  # nothing but time wakes it
+            parked = p.parked()
+            if parked is not None and parked.shape == "sleep":  # nothing but time wakes it
                 await self.system.sleep(max(p.due_us - self.system.now_us(), 0) / 1_000_000)
             if await self._came_inside(engine):
                 if r.moment in ("running", "unwinding"):
@@ -195,7 +196,7 @@ class _Story:
             return isinstance(op, UnwindOp) and op.step == at and at not in p.unwind
         if isinstance(op, RunOp):
             return op.step == at and not op.started
-        if isinstance(op, SleepOp):
+        if isinstance(op, (WaitOp, UnitOp)):
             return op.step == at and not op.open
         return isinstance(op, EvaluateOp) and self._leads_to(p, op.position, at)
 

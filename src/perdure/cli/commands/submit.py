@@ -166,7 +166,7 @@ def _duration(text: str | None, name: str) -> timedelta | None:
 def _refuse_with_many(given: Sequence[str], on_busy: OnBusy | None) -> None:
     if given:
         refuse(f"--many and {given[0]} exclude each other")
-    if on_busy in (OnBusy.QUEUE, OnBusy.REPLACE):
+    if on_busy is OnBusy.QUEUE or on_busy is OnBusy.REPLACE:
         refuse(f"--many and --on-busy {on_busy.value} exclude each other", "submit these one by one")
 
 

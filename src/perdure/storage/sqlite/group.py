@@ -27,8 +27,10 @@ from perdure.ports.store import (
     NewRun,
     SlotTaken,
     Snapshot,
+    WaitCycle,
 )
 from perdure.storage.sqlite import keys
+from perdure.storage.sqlite.awaits import closes_a_circle, register
 from perdure.storage.sqlite.rows import (
     DIGEST,
     INSERT_LEDGER,
@@ -138,7 +140,7 @@ def apply_group(con: sqlite3.Connection, entries: Sequence[Entry]) -> list[Entry
             rest.append((place, entry))
         elif entry.new is not None:
             (new if is_plain(entry, entry.new) else rest).append((place, entry))
-        elif entry.locator not in ordered:
+        elif entry.locator not in ordered and not (entry.index is not None and entry.index.awaits):
             many.append((place, entry))
         else:
             rest.append((place, entry))
@@ -159,7 +161,9 @@ def apply_group(con: sqlite3.Connection, entries: Sequence[Entry]) -> list[Entry
 def is_plain(append: Append, new: NewRun) -> bool:
     """Whether nothing but its slot decides about a new run, so that it may be inserted together with others."""
     state = append.index
-    return append.key is None and not new.waits and state is not None and state.status not in TERMINAL
+    if append.key is not None or new.waits or state is None:
+        return False
+    return state.status not in TERMINAL and not state.awaits
 
 
 def _put_ledgers(cursor: sqlite3.Cursor, entries: Sequence[Entry]) -> None:
@@ -236,7 +240,10 @@ def _apply(cursor: sqlite3.Cursor, entry: Entry) -> EntryResult:
         return _append(cursor, entry) if entry.new is None else _append_new(cursor, entry, entry.new)
     if type(entry) is SetIndex:
         cursor.execute(UPDATE_IF_AT_TAIL, (*state_values(entry.state), entry.locator, entry.tail_seq))
-        return cursor.rowcount == 1
+        if cursor.rowcount != 1:
+            return False
+        register(cursor, entry.locator, entry.state)
+        return True
     if type(entry) is PutSnapshot:
         s = entry.snapshot
         cursor.execute(PUT_SNAPSHOT, (entry.locator, s.row_seq, s.row_hash, s.version, s.reducer, s.data))
@@ -245,6 +252,9 @@ def _apply(cursor: sqlite3.Cursor, entry: Entry) -> EntryResult:
 
 
 def _append(cursor: sqlite3.Cursor, append: Append) -> AppendResult:
+    awaits = append.index.awaits if append.index is not None and append.token else ()
+    if awaits and closes_a_circle(cursor.connection, append.run_id, awaits):
+        return WaitCycle()
     cursor.execute(INSERT_NEXT, _values(append))
     if cursor.rowcount != 1:
         return _why_lost(cursor.connection, append)
@@ -271,6 +281,7 @@ def _write_state(cursor: sqlite3.Cursor, locator: int, state: IndexState, at_us:
         cursor.execute(UPDATE_END, (*state_values(state), at_us, locator))
     else:
         cursor.execute(UPDATE_STATE, (*state_values(state), locator))
+        register(cursor, locator, state)
 
 
 def _append_new(cursor: sqlite3.Cursor, append: Append, new: NewRun) -> AppendResult:
@@ -300,6 +311,7 @@ def _append_new(cursor: sqlite3.Cursor, append: Append, new: NewRun) -> AppendRe
         keys.put(cursor.connection, append.key)
     if new.waits and new.slot_key is not None:
         grant_slot(cursor.connection, new.slot_key, new.pipeline, new.tenant, append.at_us)
+    register(cursor, locator, append.index)
     if append.index.status in TERMINAL:  # it had to win its slot nevertheless
         cursor.execute("UPDATE run SET slot_held = slot_once WHERE n = ? AND slot_held", (locator,))
     return Committed(locator)

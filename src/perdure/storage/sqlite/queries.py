@@ -19,6 +19,7 @@ from perdure.ports.store import (
     Snapshot,
     share,
 )
+from perdure.storage.sqlite import awaits
 from perdure.storage.sqlite.holds import unless_held
 from perdure.storage.sqlite.rows import (
     INSERT_LEDGER,
@@ -223,15 +224,17 @@ def deploy(con: sqlite3.Connection, new: Deployment) -> bool:
 
 # --- retention
 
+_REMOVABLE = "slot_held = 0 AND NOT EXISTS (SELECT 1 FROM waiter WHERE target = run.id)"
+
 
 def count_ended(con: sqlite3.Connection, before_us: int) -> int:
     """How many `remove_ended` would remove."""
-    return number(con, "SELECT count(*) FROM run WHERE ended_us < ? AND slot_held = 0", (before_us,))
+    return number(con, f"SELECT count(*) FROM run WHERE ended_us < ? AND {_REMOVABLE}", (before_us,))
 
 
 def ended_runs(con: sqlite3.Connection, before_us: int, limit: int, after_n: int) -> list[int]:
     """Numbers of runs that `remove` may remove, those above `after_n` first, so that batches do not scan what stays."""
-    statement = "SELECT n FROM run WHERE n {} ? AND ended_us < ? AND slot_held = 0 ORDER BY n LIMIT ?"
+    statement = f"SELECT n FROM run WHERE n {{}} ? AND ended_us < ? AND {_REMOVABLE} ORDER BY n LIMIT ?"
     found = [row[0] for row in con.execute(statement.format(">"), (after_n, before_us, limit))]
     if after_n and len(found) < limit:
         found += [row[0] for row in con.execute(statement.format("<="), (after_n, before_us, limit - len(found)))]
@@ -245,7 +248,7 @@ def remove(con: sqlite3.Connection, numbers: Sequence[int], before_us: int) -> i
     """
     removed = 0
     for n in numbers:
-        if con.execute("DELETE FROM run WHERE n = ? AND ended_us < ? AND slot_held = 0", (n, before_us)).rowcount:
+        if con.execute(f"DELETE FROM run WHERE n = ? AND ended_us < ? AND {_REMOVABLE}", (n, before_us)).rowcount:
             con.execute("DELETE FROM journal WHERE run = ?", (n,))
             con.execute("DELETE FROM snapshot WHERE run = ?", (n,))
             con.execute("DELETE FROM stray WHERE run = ?", (n,))
@@ -318,6 +321,7 @@ def restore_index(
         (n, *run_values(new, slot_held=held, digest=new.input_digest), new.waits or None),
     )
     con.execute(f"UPDATE run SET {STATE_ASSIGNMENTS}, ended_us = ? WHERE n = ?", (*state_values(state), ended_us, n))
+    awaits.register(con.cursor(), n, state)
     con.executemany(INSERT_LEDGER, ledger_values((state,)))
     con.execute("DELETE FROM stray WHERE run = ?", (n,))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sqlite3
 
 from perdure.errors import StoreUnusable
+from perdure.storage.sqlite import awaits
 from perdure.storage.sqlite.busy import patiently
 from perdure.storage.sqlite.slots import WAITING, grant
 
@@ -33,6 +34,7 @@ SCHEMA = (
     "CREATE UNIQUE INDEX journal_key ON journal (run, first_seq)",
     # Index rows. resource NULL: the slot key or else the run's id.
     # input_digest NULL: the first fact tells it. worker NULL: nobody. waits NULL: it never waits for its slot.
+    # awaiting NULL: it waits for no other run.
     """
     CREATE TABLE run (
         n INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -61,7 +63,8 @@ SCHEMA = (
         ended_us INTEGER,
         signature BLOB NOT NULL,
         priority INTEGER NOT NULL DEFAULT 0,
-        waits TEXT
+        waits TEXT,
+        awaiting INTEGER
     ) STRICT
     """,
     "CREATE UNIQUE INDEX run_slot ON run (slot_key, pipeline, tenant) WHERE slot_held = 1",
@@ -83,6 +86,7 @@ SCHEMA = (
         {grant("old.slot_key", "old.pipeline", "old.tenant", "old.ended_us")};
     END
     """,
+    *awaits.SCHEMA,
     # What callers said twice: which run a key stands for, beyond the run's life [R-5].
     """
     CREATE TABLE submission_key (

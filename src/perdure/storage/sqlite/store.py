@@ -29,7 +29,7 @@ from perdure.ports.store import (
     Trouble,
     WaitingRuns,
 )
-from perdure.storage.sqlite import holds, keys, queries, schedules, slots
+from perdure.storage.sqlite import awaits, holds, keys, queries, schedules, slots
 from perdure.storage.sqlite.busy import PATIENCE_S
 from perdure.storage.sqlite.group import PutSnapshot, SetIndex
 from perdure.storage.sqlite.mail import Mailbox
@@ -297,6 +297,9 @@ class SqliteStore:
 
     async def grant_slots(self, now_us: int, /) -> int:
         return await self._write(lambda con: slots.grant_slots(con, now_us))
+
+    async def anybody_waits(self) -> bool:
+        return await self._read(awaits.anybody_waits)
 
     async def waiting_runs(self) -> WaitingRuns:
         return await self._read(slots.waiting_runs)

@@ -8,6 +8,7 @@ from typing import assert_never
 import msgspec
 
 from perdure.core import admission, commit, outcomes
+from perdure.core import plan as planning
 from perdure.core.facts import (
     NULL,
     Fact,
@@ -24,7 +25,7 @@ from perdure.core.facts import (
     SegmentAttemptStarted,
 )
 from perdure.core.journal import decode_facts, encode_facts
-from perdure.core.operations import HeldOp, InvalidOp, RunOp, UnwindOp
+from perdure.core.operations import HeldOp, InvalidOp, RunOp, UnitOp, UnwindOp
 from perdure.core.projection import Projection
 from perdure.core.reconciler import reconcile
 from perdure.core.reducer import fold, fold_all
@@ -62,7 +63,7 @@ _EARLY_US = 60_000_000
 _PIPELINE_HELD = HeldOp("the pipeline is held")
 
 
-class _Script:
+class _Script(planning.HandlersOnly):
     """The author's functions as the script has them: closed unless a line opens one."""
 
     def __init__(self) -> None:
@@ -79,14 +80,14 @@ class _Script:
         if self.left_out(step):
             return False  # as the engine's branches: without asking the script
         if self.ask is None:
-            raise commit.Unplannable("condition-raised", "the script is not there yet")
+            raise planning.Unplannable("condition-raised", "the script is not there yet")
         answer = not (self.skip and step == self.ask)
         self.ask = None
         return answer
 
     def output(self) -> bytes:
         if not self.may_end or self.output_raises:
-            raise commit.Unplannable("output-raised", "the script says so")
+            raise planning.Unplannable("output-raised", "the script says so")
         return b"null"
 
     def left_out(self, step: str) -> bool:
@@ -94,12 +95,12 @@ class _Script:
         arm = self.steps[step].arm
         return arm is not None and self.decided.get(arm[0]) != arm[1]
 
-    def sleep_us(self, step: str) -> int:
-        return self.steps[step].hours * HOUR_US
+    def opening(self, step: str, /) -> planning.Opening:
+        return planning.Opening(self.steps[step].hours * HOUR_US)
 
     def failure_output(self, ended: RunFailed) -> bytes:
         if not self.may_end:
-            raise commit.Unplannable("output-raised", "the script is not there yet")
+            raise planning.Unplannable("output-raised", "the script is not there yet")
         return b"null"
 
 
@@ -174,14 +175,14 @@ class CoreDriver:
         self.clock_us += 1
         return self.clock_us
 
-    def _setting(self, may_start: bool) -> commit.Setting:
-        return commit.Setting(self._now(), may_start, 0.5, lambda _step: _RETRY, self.script)
+    def _setting(self, may_start: bool) -> planning.Setting:
+        return planning.Setting(self._now(), may_start, 0.5, lambda _step: _RETRY, self.script)
 
-    def _go_on(self, *, may_start: bool) -> commit.Plan:
+    def _go_on(self, *, may_start: bool) -> planning.Plan:
         """Claim the run as a new worker would; facts are journaled, what the claim chose is returned."""
         if self.pipeline_held:
-            return commit.Plan([], None, _PIPELINE_HELD)
-        if self.p.sleeping() is None:  # any other delay passes at once
+            return planning.Plan([], None, _PIPELINE_HELD)
+        if self.p.parked() is None:  # any other delay passes at once
             self.clock_us = max(self.clock_us, self.p.due_us)
         self._note_decisions()
         claim = SegmentAttemptStarted(self.p.token + 1, "script", len(self.generations))
@@ -219,7 +220,7 @@ class CoreDriver:
         expected = f"{'run' if entry.phase == 'forward' else 'unwind'} {entry.step}"
         number = f" #{entry.attempt}" if entry.attempt is not None else ""
         right = op is not None and op.step == entry.step and phase == entry.phase
-        if op is None or not right or entry.attempt not in (None, op.attempt):
+        if op is None or isinstance(op, UnitOp) or not right or entry.attempt not in (None, op.attempt):
             raise self._difference(entry, expected + number, _describe(op or plan.rest))
         if entry.result == "crash":
             self._restart()
@@ -245,7 +246,7 @@ class CoreDriver:
         plan = self._go_on(may_start=True)
         self.script.ask = None
         parked = [fact for fact in plan.facts if isinstance(fact, OperationParked)]
-        if [fact.step for fact in parked] != [entry.step] or not isinstance(plan.rest, commit.Waiting):
+        if [fact.step for fact in parked] != [entry.step] or not isinstance(plan.rest, planning.Waiting):
             raise self._difference(entry, f"{entry.step} asleep", _describe(plan.next or plan.rest))
         self.opened_us = self.clock_us
 

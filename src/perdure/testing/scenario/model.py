@@ -52,7 +52,12 @@ class ScriptStep(msgspec.Struct, frozen=True):
     def spec(self) -> StepSpec:
         """The step in a topology; every step of a scenario has a condition."""
         return StepSpec(
-            self.id, self.unwind, self.in_doubt, self.retired, conditional=True, sleeps=self.kind == "sleep"
+            self.id,
+            self.unwind,
+            self.in_doubt,
+            self.retired,
+            conditional=True,
+            shape="sleep" if self.kind == "sleep" else "handler",
         )
 
 

@@ -171,7 +171,9 @@ def _output(steps: dict[str, Step[Order, Seat, Text]], broken: bool) -> Callable
     def output(inv: Inv) -> str:
         if broken:
             raise RuntimeError("the output function has a bug")
-        called = [step for step in steps.values() if not step.sleep_us]  # what a nap was called for is no sleep's state
+        called = [
+            step for step in steps.values() if step.shape != "sleep"
+        ]  # what a nap was called for is no sleep's state
         states: list[Text] = [inv.get(step, None) for step in called]
         return "+".join(state or "-" for state in states)
 

@@ -10,6 +10,7 @@ import msgspec
 
 from perdure.core.chain import chain_hash
 from perdure.core.facts import (
+    ContinuationSegmentCreated,
     Fact,
     OperationFailed,
     OperationParked,
@@ -30,6 +31,7 @@ from perdure.core.facts import (
     RunSucceeded,
     SegmentAttemptStarted,
     SegmentCompleted,
+    SegmentSuspended,
 )
 from perdure.core.retry import Retry
 from perdure.core.topology import StepSpec, Topology
@@ -58,6 +60,7 @@ class Judge(Ledger):
         self.ended_line = 0
         self.was_invalid = False
         self.told_us = 0
+        self.suspended = False
 
     def blame(self, rule: str, problem: str) -> None:
         """A rule is broken."""
@@ -117,6 +120,11 @@ class Judge(Ledger):
                 self._reserved(fact)
             case OperationParked():
                 pauses.judge_parked(self, fact)
+            case SegmentSuspended():
+                pauses.judge_suspended(self, fact)
+            case ContinuationSegmentCreated():
+                self.demand(self.suspended, "J-16", "a segment begins while the last one goes on")
+                self.suspended = False
             case OperationSucceeded(attempt=0):
                 pauses.judge_woken(self, fact)
             case OperationSucceeded():
@@ -138,7 +146,9 @@ class Judge(Ledger):
                 self._cancel(fact)
             case RunAbandoned():
                 pauses.judge_abandoned(self, fact, rest)
-            case RunHeld() | RunReleased() | SegmentCompleted() | OutcomeCommitted():
+            case SegmentCompleted():
+                self.demand(not self.suspended, "J-16", "a segment that has ended is complete")
+            case RunHeld() | RunReleased() | OutcomeCommitted():
                 pass
             case RunSucceeded():
                 self._run_succeeded(fact)

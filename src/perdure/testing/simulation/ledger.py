@@ -170,7 +170,7 @@ class Ledger:
                 self.passed |= set(passed)
                 self._progress(step, "skipped", None)
                 self.due_us = 0
-            case OperationParked(step, due_us, passed):
+            case OperationParked(step=step, due_us=due_us, passed=passed):
                 self.forward[step] = Entry("unresolved", until_us=due_us)
                 self.pin, self.due_us = step, due_us
                 self.passed |= set(passed)

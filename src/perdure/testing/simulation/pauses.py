@@ -15,6 +15,7 @@ from perdure.core.facts import (
     OutcomeCommitted,
     RunAbandoned,
     RunFailed,
+    SegmentSuspended,
 )
 from perdure.testing.simulation.world import Attempt
 
@@ -51,6 +52,14 @@ def judge_woken(judge: Judge, fact: OperationSucceeded) -> None:
     judge.demand(early_us <= 0, "R-4", f"a sleep of {step} ended {early_us} us before its time")
     judge.demand(judge.sleep_us(step) > 0, "D-1", f"a sleep of {step} ended where it is no sleep any more")
     judge.law.count("sleep ended")
+
+
+def judge_suspended(judge: Judge, fact: SegmentSuspended) -> None:
+    """The run rests at a step that waits, and its segment ends there, once [J-16]."""
+    judge.demand(not judge.suspended, "J-16", "the segment had ended before")
+    waits = judge.asleep() is not None and judge.pin == fact.step
+    judge.demand(waits, "J-16", f"the segment ended at {fact.step}, which does not wait")
+    judge.suspended = True
 
 
 def judge_later(judge: Judge, fact: OperationRetryScheduled, attempt: Attempt | None) -> None:

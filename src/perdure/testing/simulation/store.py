@@ -303,6 +303,10 @@ class FaultyStore:
         await self._read()
         return await self._inner.grant_slots(now_us)
 
+    async def anybody_waits(self) -> bool:
+        await self._read()
+        return await self._inner.anybody_waits()
+
     async def waiting_runs(self) -> WaitingRuns:
         await self._read()
         return await self._inner.waiting_runs()

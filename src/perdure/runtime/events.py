@@ -1,0 +1,54 @@
+"""What observers are told of an append, once it is durable [R-15]."""
+
+from __future__ import annotations
+
+from perdure.core.facts import OperationRetryScheduled, RunFailed, SegmentAttemptStarted
+from perdure.core.operations import EndedOp, InvalidOp
+from perdure.core.plan import Plan
+from perdure.core.projection import Projection
+from perdure.runtime.host import Host
+
+
+def emit_facts(host: Host, p: Projection, plan: Plan) -> None:
+    """Tell observers what an append made durable."""
+    for fact in plan.facts:
+        match fact:
+            case SegmentAttemptStarted():
+                host.emit("claimed", p)
+            case OperationRetryScheduled():
+                detail = fact.failure.message if fact.failure is not None else fact.cause
+                host.emit("retry-scheduled", p, step=fact.step, phase=fact.phase, attempt=fact.attempt, detail=detail)
+            case RunFailed():
+                host.emit(
+                    "canceled" if fact.failure.kind == "canceled" else "failed",
+                    p,
+                    step=fact.failure.step,
+                    detail=fact.failure.message,
+                )
+                left = (*fact.half_unwound, *fact.uncompensated, *fact.unavailable)
+                if left:
+                    host.emit("uncompensated", p, detail=", ".join(left))
+            case _:
+                _emit_simple(host, p, fact)
+    match plan.rest:
+        case InvalidOp(reason, detail):
+            host.emit("invalid", p, detail=f"{reason}: {detail}")
+        case None | EndedOp():
+            pass
+        case _:
+            host.emit("released", p)
+
+
+def _emit_simple(host: Host, p: Projection, fact: object) -> None:
+    name = type(fact).__name__
+    step: str = getattr(fact, "step", "")
+    phase: str = getattr(fact, "phase", "")
+    attempt_number: int = getattr(fact, "attempt", 0)
+    if name == "OperationSucceeded" and attempt_number:
+        host.emit("attempt-succeeded", p, step=step, phase=phase, attempt=attempt_number)
+    elif name == "OperationFailed":
+        host.emit("attempt-failed", p, step=step, phase=phase)
+    elif name == "RunHeld":
+        host.emit("held", p, step=step)
+    elif name == "RunSucceeded":
+        host.emit("succeeded", p)

@@ -1,0 +1,74 @@
+"""Which runs wait for which, in memory [R-13, R-16]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+
+class MemoryAwaits:
+    """Waiters and what they wait for. A run that was waited for stays named until its waiter has looked.
+
+    Args:
+        is_live: whether a run exists and has not ended.
+        exists: whether it exists.
+    """
+
+    def __init__(self, is_live: Callable[[str], bool], exists: Callable[[str], bool]) -> None:
+        self._is_live = is_live
+        self._exists = exists
+        self._targets: dict[str, set[str]] = {}
+        self._waiters: dict[str, set[str]] = {}
+        self._left: dict[str, int] = {}
+
+    @property
+    def any(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._waiters)
+
+    def awaited(self, run_id: str) -> bool:
+        """Whether somebody waits for it, or has yet to look how it ended."""
+        return run_id in self._waiters
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._targets.clear()
+        self._waiters.clear()
+        self._left.clear()
+
+    def put(self, waiter: str, awaits: Iterable[str], need: int) -> bool:
+        """Replace what a run waits for; whether enough of that has ended already."""
+        for target in self._targets.pop(waiter, ()):
+            self._waiters[target].discard(waiter)
+            if not self._waiters[target]:
+                del self._waiters[target]
+        self._left.pop(waiter, None)
+        ids = tuple(awaits)
+        if not ids and not need:
+            return False
+        existing = {target for target in ids if self._exists(target)}
+        self._targets[waiter] = existing
+        for target in existing:
+            self._waiters.setdefault(target, set()).add(waiter)
+        left = self._left[waiter] = need - sum(not self._is_live(target) for target in ids)
+        return left <= 0
+
+    def ended(self, run_id: str) -> list[str]:
+        """A run ended; those for which that was enough."""
+        enough: list[str] = []
+        for waiter in sorted(self._waiters.get(run_id, ())):
+            self._left[waiter] -= 1
+            if self._left[waiter] <= 0:
+                enough.append(waiter)
+        return enough
+
+    def closes_a_circle(self, run_id: str, awaits: Iterable[str]) -> bool:
+        """Whether one of these runs waits for `run_id`, through however many others."""
+        reached, ahead = set[str](), list(awaits)
+        while ahead:
+            at = ahead.pop()
+            if at == run_id:
+                return True
+            if at not in reached and self._left.get(at, 0) > 0:
+                ahead += [target for target in self._targets.get(at, ()) if self._is_live(target)]
+            reached.add(at)
+        return False
