@@ -12,7 +12,7 @@ from perdure.define.foreach import check_number
 from perdure.define.functions import AnyFunction, check_pure
 from perdure.define.invocation import Invocation, PureInvocation, UnwindInvocation
 from perdure.define.items import MOST_ITEMS, Settled
-from perdure.define.pipeline import Pipeline
+from perdure.define.pipeline import AnyPipeline, Pipeline
 from perdure.define.signals import UnusableOpening
 from perdure.define.sleep import nothing_called
 from perdure.define.step import D_contra, In_contra, Need, OnCancel, S, Step
@@ -38,7 +38,7 @@ class ChildStep(Step[In_contra, D_contra, S]):
 
     __slots__ = ("_inputs", "cascades", "child", "collect", "limit")
 
-    child: Pipeline[Any, Any, Any]
+    child: AnyPipeline
 
     def _begin(
         self, pipeline: object, inputs: AnyFunction, collect: bool, limit: int, on_cancel: OnParentCancel
@@ -136,7 +136,7 @@ class Child(ChildStep[In_contra, D_contra, S]):
         self,
         id: str,
         *,
-        pipeline: Pipeline[Any, Any, Any],
+        pipeline: AnyPipeline,
         input: AnyFunction,
         collect: bool = False,
         on_cancel: OnParentCancel = "cancel",
@@ -223,7 +223,7 @@ class ForEachRun(ChildStep[In_contra, D_contra, S]):
         self,
         id: str,
         *,
-        pipeline: Pipeline[Any, Any, Any],
+        pipeline: AnyPipeline,
         inputs: AnyFunction,
         collect: bool = False,
         concurrency: int | None = None,

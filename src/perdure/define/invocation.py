@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast, overload
 
 from perdure.codec.json import AnyCodec, Encoded, codec_of
 from perdure.core.facts import Failure, Phase, RunFailed
 from perdure.core.unit import Unit
-from perdure.define.functions import AnyFunction, name_of, return_type
+from perdure.define.functions import AnyFunction
+from perdure.define.memo import codec_of_function
 from perdure.define.names import name_problem
 from perdure.define.signals import (
     BrokenContract,
@@ -306,7 +306,7 @@ class Invocation(Generic[In_co, D_co]):
         if problem is not None:
             raise self._broken(UnusableMemo(f"a memo of {self._reader()} {problem}: {ascii(name)[:80]}"))
         try:
-            return codec_of(type) if type is not _UNREAD else _codec_of_function(function)
+            return codec_of(type) if type is not _UNREAD else codec_of_function(function)
         except DefinitionError as error:
             raise self._broken(UnusableMemo(f"memo {name!r} of {self._reader()}: {error}")) from error
 
@@ -436,17 +436,5 @@ class FailedInvocation(PureInvocation[In_co, D_co]):
         return self._end.unavailable
 
 
-_codecs_by_code: dict[object, AnyCodec] = {}
-
-
-def _codec_of_function(function: AnyFunction) -> AnyCodec:
-    """The codec of a memo function; nested functions are made anew each time, so their code is what is looked up."""
-    inner = function.func if isinstance(function, functools.partial) else function
-    code = getattr(inner, "__code__", inner)
-    codec = _codecs_by_code.get(code)
-    if codec is None:
-        found = return_type("memo", inner)
-        if found is inspect.Signature.empty:
-            raise DefinitionError(f"{name_of(inner)} has no return annotation; pass `type=`, or annotate it")
-        codec = _codecs_by_code[code] = codec_of(found)
-    return codec
+AnyInvocation: TypeAlias = Invocation[Any, Any]
+"""An invocation whose types nobody asks for."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from perdure.core.facts import Failure, Phase
 from perdure.core.operations import InvalidOp, InvalidReason, RunOp, UnwindOp
 from perdure.core.outcomes import Declined, Interrupted, Outcome, Postponed, Raised, Refused, Returned, TimedOut
 from perdure.define.failure import failure_of
-from perdure.define.invocation import Invocation, UnwindInvocation
+from perdure.define.functions import AnyFunction
+from perdure.define.invocation import AnyInvocation, Invocation, UnwindInvocation
 from perdure.define.later import Later
 from perdure.define.signals import Fail
 from perdure.define.step import AnyStep
@@ -81,10 +82,10 @@ Allow: TypeAlias = Callable[[float | None], None]
 
 async def call(
     host: Host,
-    handler: Any,
+    handler: AnyFunction,
     is_async: bool,
     arguments: tuple[object, ...],
-    inv: Invocation[Any, Any],
+    inv: AnyInvocation,
     timeout_s: float | None,
     allow: Allow,
 ) -> object:
@@ -92,7 +93,7 @@ async def call(
     if host.middleware:
         return await _wrapped(host, handler, is_async, arguments, inv, timeout_s, allow)
     if is_async:
-        return await handler(*arguments)
+        return await cast("Coroutine[object, object, object]", handler(*arguments))
     return await _in_thread(host, handler, arguments, timeout_s, allow)
 
 
@@ -173,7 +174,7 @@ def _handler(
 def verdict(
     line: Line,
     interrupt: Interrupt | None,
-    inv: Invocation[Any, Any],
+    inv: AnyInvocation,
     phase: Phase,
     attempt: int,
     error: BaseException | None,
