@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from perdure.codec.json import AnyCodec, codec_of
 from perdure.core.facts import MessageReceived
 from perdure.core.projection import Projection
 from perdure.define.await_message import AwaitMessage
+from perdure.define.payload import AnyCodec, codec_of
 from perdure.define.pipeline import AnyPipeline
 from perdure.errors import InvalidArgument, PayloadError
 from perdure.runtime.arguments import check_name, check_text
