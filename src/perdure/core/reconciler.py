@@ -121,7 +121,9 @@ def _select(p: Projection, spec: StepSpec, position: int) -> Operation:
         return HeldOp(p.held.reason)
     if spec.conditional:
         return EvaluateOp(spec.id, position)
-    return started(spec, position)
+    if spec.shape == "handler":
+        return RunOp(spec.id, position, 1, started=False)
+    return _opened(spec, position, open=False)
 
 
 def _unwind(p: Projection, view: View) -> Operation:

@@ -56,7 +56,10 @@ async def attempt(host: Host, live: LiveRun, op: RunOp | UnwindOp) -> Ended:
         live.allow(timeout_s)
     live.in_handler = True
     try:
-        value = await call(host, handler, is_async, arguments, inv, timeout_s, live.allow)
+        if is_async and not host.middleware:
+            value = await handler(*arguments)
+        else:
+            value = await call(host, handler, is_async, arguments, inv, timeout_s, live.allow)
     except BaseException as raised:  # whatever a handler raises is the end of its attempt
         if isinstance(raised, GeneratorExit) and not _is_running(live):
             raise  # not the handler's: the loop is gone and this coroutine is being closed
@@ -70,7 +73,20 @@ async def attempt(host: Host, live: LiveRun, op: RunOp | UnwindOp) -> Ended:
         await _absorb_cancellations(live.task)
     if _was_aborted(live):
         raise asyncio.CancelledError
-    interrupt = _interrupt(live)  # it may have come while the handler ran
+    return _ended(host, live, definition, op, phase, inv, value, error)
+
+
+def _ended(
+    host: Host,
+    live: LiveRun,
+    definition: AnyStep[Any, Any],
+    op: RunOp | UnwindOp,
+    phase: Phase,
+    inv: Invocation[Any, Any],
+    value: object,
+    error: BaseException | None,
+) -> Ended:
+    interrupt = live.interrupt
     if error is None and inv.broken is None and interrupt != "fenced":
         return _returned(host, definition, op, phase, value)
     return verdict(live.line, interrupt, inv, phase, op.attempt, error, host.system.now_us())
@@ -116,10 +132,6 @@ def _is_running(live: LiveRun) -> bool:
 
 def _was_aborted(live: LiveRun) -> bool:
     return live.interrupt == "abort"
-
-
-def _interrupt(live: LiveRun) -> Interrupt | None:
-    return live.interrupt
 
 
 async def _absorb_cancellations(task: asyncio.Task[None]) -> None:
