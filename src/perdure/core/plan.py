@@ -140,6 +140,7 @@ class Setting(msgspec.Struct, frozen=True, gc=False):
         token: fencing token of the planning owner; 0 before its claim [J-7].
         ends: of the runs that this one waits for, by id; those that have not ended are not there [R-13].
         cycle: the wait that was planned before was refused: these runs would wait for each other [R-13].
+        told: a cancel was handed on to the runs that this one waits for, if it is to be [B-21].
     """
 
     now_us: int
@@ -150,6 +151,7 @@ class Setting(msgspec.Struct, frozen=True, gc=False):
     token: int = 0
     ends: Mapping[str, RunEnd] = {}
     cycle: bool = False
+    told: bool = False
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):

@@ -256,6 +256,8 @@ def _children(p: Projection, topology: Topology, facts: list[Fact], op: UnitOp, 
         if found.sent < found.next:
             children = tuple((index, 1) for index in range(found.sent, found.next))
             return Plan(facts, replace(op, open=True, start=children), None)
+    if found.open and stopping and not s.told:  # whoever claims the run next tells them first
+        return Plan(facts, None, Waiting(s.now_us))
     if found.open:
         return suspended(p, facts, _parked(p, step, found), s)
     failure = None if terms.collect else found.first_failure()

@@ -25,7 +25,8 @@ async def look_at_awaited(host: Host, live: LiveRun) -> None:
     live.ends = NO_ENDS
     if not ids:
         return
-    if p.cancel is not None and p.failure is None and _cascades(live, p):
+    live.told = p.failure is None and _is_canceled(p, host.system.now_us())
+    if live.told and _cascades(live, p):
         for run_id in ids:
             await host.cancel_run(run_id)
     ends: dict[str, RunEnd] = {}
@@ -43,6 +44,12 @@ def _awaited(p: Projection) -> tuple[str, ...]:
     if entry.shape in CHILD_SHAPES:
         return awaited_children(p, p.pin)
     return entry.awaits if entry.shape == "runs" else ()
+
+
+def _is_canceled(p: Projection, now_us: int) -> bool:
+    """A cancel is recorded, or will be by this claim, because the deadline has passed [R-12]."""
+    deadline_us = p.submitted.deadline_us if p.submitted is not None else 0
+    return p.cancel is not None or 0 < deadline_us <= now_us
 
 
 def _cascades(live: LiveRun, p: Projection) -> bool:

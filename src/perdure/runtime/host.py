@@ -174,7 +174,7 @@ class Host:
         """What planning is told."""
         may_start = not self.draining and live.line.id not in self.held
         chance = self.system.chance()
-        return Setting(now_us, may_start, chance, live.line.policy, live, live.token, live.ends, live.cycle)
+        return Setting(now_us, may_start, chance, live.line.policy, live, live.token, live.ends, live.cycle, live.told)
 
     def emit(
         self,

@@ -65,6 +65,7 @@ class LiveRun:
         crew: the handlers of items that run, while the operation is a unit.
         ends: of runs that this one waits for, as far as they are known here [R-13].
         cycle: the wait that was planned last was refused: those runs wait for this one.
+        told: a cancel was handed on to them.
         started_us: when the attempt that runs was started; stuck: that it runs for very long was reported.
     """
 
@@ -88,6 +89,7 @@ class LiveRun:
         "task",
         "timer",
         "token",
+        "told",
     )
 
     def __init__(self, host: Host, line: Line, p: Projection, submitted: RunSubmitted) -> None:
@@ -98,7 +100,7 @@ class LiveRun:
         self.op: Next | None = None
         self.crew: Stoppable | None = None
         self.ends: Mapping[str, RunEnd] = NO_ENDS
-        self.cycle = False
+        self.cycle = self.told = False
         self.task: asyncio.Task[None] | None = None
         self.token = 0
         self.in_handler = False
