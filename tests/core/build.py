@@ -54,7 +54,9 @@ def topology(text: str, *former: Topology) -> Topology:
     for word in text.split():
         name = word.rstrip("*?~&!%@#+$^")
         flags = word[len(name) :]
-        shape: Shape = next((SHAPES[sign] for sign in flags if sign in SHAPES), "handler")
+        shape: Shape = "handler"
+        for sign in flags:
+            shape = SHAPES.get(sign, shape)
         unwind, in_doubt, is_retired, conditional, settle = (sign in flags for sign in "*?~&!")
         specs.append(StepSpec(name, unwind, in_doubt, is_retired, conditional, settle, shape))
     return Topology(specs).after(former)
