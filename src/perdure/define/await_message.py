@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from perdure.codec.json import AnyCodec, codec_of
 from perdure.core.durations import Duration
@@ -18,6 +18,8 @@ from perdure.errors import DefinitionError, PayloadError
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
+
+T = TypeVar("T")
 
 _FAILS: Any = object()
 
@@ -44,15 +46,37 @@ class AwaitMessage(Step[In_contra, D_contra, S]):
 
     __slots__ = ("_on_timeout", "_type", "message", "timeout_us")
 
+    @overload
+    def __init__(
+        self: AwaitMessage[object, object, T],
+        id: str,
+        *,
+        name: str,
+        type: TypeForm[T],
+        timeout: Duration | None = ...,
+        on_timeout: T = ...,
+    ) -> None: ...
+    @overload
     def __init__(
         self,
         id: str,
         *,
         name: str,
         type: TypeForm[S],
+        timeout: Duration | None = ...,
+        on_timeout: S = ...,
+        when: Callable[[Invocation[In_contra, D_contra]], bool],
+        needs: Sequence[Need] = ...,
+    ) -> None: ...
+    def __init__(
+        self,
+        id: str,
+        *,
+        name: str,
+        type: object,
         timeout: Duration | None = None,
-        on_timeout: S = _FAILS,
-        when: Callable[[Invocation[In_contra, D_contra]], bool] | None = None,
+        on_timeout: object = _FAILS,
+        when: AnyFunction | None = None,
         needs: Sequence[Need] = (),
     ) -> None:
         checked = check_options(
@@ -60,7 +84,7 @@ class AwaitMessage(Step[In_contra, D_contra, S]):
             unwind=None,
             unwind_in_doubt=None,
             if_skipped=None,
-            when=cast("AnyFunction | None", when),
+            when=when,
             timeout=None,
             retry=None,
             needs=needs,
@@ -73,7 +97,7 @@ class AwaitMessage(Step[In_contra, D_contra, S]):
         super().__init__(handler=nothing_called, is_async=False, shape="message", **checked)
         self.doc = ""
         self.message = name
-        self._type: object = type
+        self._type = type
         self.timeout_us = 0 if timeout is None else waiting_us(f"{where}: timeout", timeout)
         if on_timeout is not _FAILS and timeout is None:
             raise DefinitionError(f"{where}: on_timeout without a timeout is never used")
