@@ -53,6 +53,7 @@ from perdure.runtime.operations import (
     RetryRun,
     RunVerdict,
     Selector,
+    SendMessage,
 )
 from perdure.runtime.run import Run
 from perdure.runtime.scheduling import ScheduleInfo
@@ -78,6 +79,7 @@ __all__ = [
     "ResolveRun",
     "AbandonRun",
     "PrioritizeRun",
+    "SendMessage",
     "PipelineHold",
     "ConflictError",
     "CorruptJournal",

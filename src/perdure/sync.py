@@ -118,3 +118,7 @@ class SyncClient:
     def cancel(self, run_id: str, *, reason: str = "canceled", actor: str = "") -> None:
         """See `Client.cancel`."""
         self.call(self.client.cancel(run_id, reason=reason, actor=actor))
+
+    def send(self, run_id: str, name: str, payload: object = None, *, key: str = "", actor: str = "") -> bool:
+        """See `Client.send`."""
+        return self.call(self.client.send(run_id, name, payload, key=key, actor=actor))

@@ -237,7 +237,9 @@ class Life:
     def send(self, name: str, payload: bytes = b"5", key: str = "") -> admission.Admission:
         digest = hashlib.sha256(payload).hexdigest()
         return self._admit(
-            admission.admit_message(self.p, MessageReceived(name, msgspec.Raw(payload), digest, "user", key))
+            admission.admit_message(
+                self.p, lambda: MessageReceived(name, msgspec.Raw(payload), digest, "user", key), key
+            )
         )
 
     def hold(self) -> admission.Admission:

@@ -35,6 +35,7 @@ from perdure.cli.commands import (
     run,
     scenario,
     schedules,
+    send,
     show,
     submit,
     verify,
@@ -48,7 +49,7 @@ Command: TypeAlias = Callable[..., int]
 
 COMMANDS: dict[str, dict[str, Command]] = {
     "Begin": {"init": init.init, "doctor": doctor.doctor, "version": version.version},
-    "Work": {"run": run.run, "dev": dev.dev, "submit": submit.submit},
+    "Work": {"run": run.run, "dev": dev.dev, "submit": submit.submit, "send": send.send},
     "Look": {
         "list": listing.list_runs,
         "show": show.show,

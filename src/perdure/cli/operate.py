@@ -75,6 +75,7 @@ def operate(
     done: str,
     *,
     many: str = "",
+    duplicate: str = "",
     risky: bool = False,
 ) -> int:
     """Change the run, or the runs, and say what became of them.
@@ -85,6 +86,7 @@ def operate(
         operation: what to do.
         done: what was done then, for people.
         many: the same of many; default: `done`.
+        duplicate: what is said of one run where it was so already; default: `done`.
         risky: ask for confirmation also where it is about one run.
     """
     selector = chosen.selector()
@@ -92,11 +94,13 @@ def operate(
     if selector is None:
         if risky and not chosen.dry_run:
             confirm(f"The run would be {many or done}. Go on?", yes=chosen.yes)
-        return _one(place, chosen, operation, done, many or done, out)
+        return _one(place, chosen, operation, (many or done, done, duplicate or done), out)
     return _many(place, chosen, selector, operation, many or done, out)
 
 
-def _one(place: Place, chosen: Chosen, operation: RunOperation, done: str, planned: str, out: Output) -> int:
+def _one(place: Place, chosen: Chosen, operation: RunOperation, said: tuple[str, str, str], out: Output) -> int:
+    planned, done, duplicate = said
+
     async def work(client: Client) -> int:
         from perdure.cli.looks import status_cell
         from perdure.cli.runids import resolve_run
@@ -111,7 +115,7 @@ def _one(place: Place, chosen: Chosen, operation: RunOperation, done: str, plann
         elif chosen.dry_run:
             out.line(Cell(run_id, "bold"), f" would be {planned}" if written else " would stay as it is")
         else:
-            out.line(Cell(run_id, "bold"), f" {done}; it is now ", status_cell(info.status))
+            out.line(Cell(run_id, "bold"), f" {done if written else duplicate}; it is now ", status_cell(info.status))
         return Exit.OK
 
     return with_client(place, work)

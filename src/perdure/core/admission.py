@@ -6,6 +6,7 @@ first, it loads and asks again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 import msgspec
@@ -61,6 +62,7 @@ class NotPermitted(msgspec.Struct, frozen=True, gc=False):
 Admission: TypeAlias = Admitted | Duplicate | Taken | NotPermitted
 
 _DUPLICATE = Duplicate()
+_FAILED = NotPermitted("it has failed and unwinds, so it waits for no message any more")
 
 
 class ResolveRequest(msgspec.Struct, frozen=True, gc=False):
@@ -117,14 +119,22 @@ def admit_priority(p: Projection, fact: RunPrioritized) -> Admission:
     return _ended(p) or (_DUPLICATE if fact.priority == p.priority else Admitted(fact))
 
 
-def admit_message(p: Projection, fact: MessageReceived) -> Admission:
-    """A message is kept until an await consumes it; one of the same name and key is a duplicate, or refused [B-24]."""
-    ended = _ended(p)
-    if ended is not None:
-        return ended
+def admit_message(p: Projection, received: Callable[[], MessageReceived], key: str = "") -> Admission:
+    """A message is kept until an await consumes it; an equal one under its key is a duplicate, also after the end.
+
+    Anything else is refused after the end, and once the run has failed: no await comes any more [B-24].
+
+    Args:
+        received: the fact; what it raises is the answer to a message that is not refused already.
+        key: of the message.
+    """
+    refused = _ended(p) or (_FAILED if p.failure is not None else None)
+    if refused is not None and not key:
+        return refused
+    fact = received()
     known = p.message_keys.get(fact.name, {}).get(fact.key) if fact.key else None
     if known is None:
-        return Admitted(fact)
+        return refused or Admitted(fact)
     if known == fact.digest:
         return _DUPLICATE
     return Taken(f"message:{fact.name}:{fact.key}", f"key {fact.key!r} was used for another message {fact.name!r}")

@@ -27,11 +27,12 @@ from perdure.runtime.operations import (
     RunOperation,
     RunVerdict,
     Selector,
+    SendMessage,
 )
 from perdure.runtime.outside import Ask, Verdict, admit, resolution
 from perdure.runtime.registry import current
 from perdure.runtime.run import UNSET
-from perdure.runtime.sending import Message, received
+from perdure.runtime.sending import check_message, received
 
 UNENDED: tuple[RunStatus, ...] = ("ready", "running", "held", "invalid")
 PAGE = 200
@@ -137,17 +138,10 @@ class Operator:
             NotFound: there is no such run.
             PayloadError: the payload does not fit; names the path. Nothing was written.
             InvalidArgument: the pipeline awaits no message of that name.
+            NotAllowed: the run has failed and unwinds: it waits for no message any more.
             KeyTaken: the run has ended, or the key was used for another payload.
         """
-        message = Message(name, payload, key, actor)
-        message.check()
-
-        def ask(p: Projection) -> admission.Admission:
-            if p.ended is not None or p.outcome is not None:
-                return admission.Taken("terminal", "the run has ended")
-            return admission.admit_message(p, received(p, self._pipelines, message, self._payload_limit))
-
-        return await admit(self._store, self._system, run_id, ask, self._notify)
+        return await self.apply(run_id, SendMessage(name, payload, key, actor))
 
     async def apply(self, run_id: str, operation: RunOperation, *, dry_run: bool = False) -> bool:
         """Do to a run what an operation says; durable when this returns [J-4, J-6].
@@ -277,6 +271,9 @@ class Operator:
                 return lambda p: admission.admit_priority(p, prioritized)
             case AbandonRun(note, actor):
                 return await self._ask_abandon(run_id, note, actor)
+            case SendMessage():
+                known, limit = self._pipelines, self._payload_limit
+                return lambda p: admission.admit_message(p, lambda: received(p, known, operation, limit), operation.key)
             case _ as unreachable:
                 assert_never(unreachable)
 
@@ -327,6 +324,9 @@ def check(operation: RunOperation) -> None:
         Verdict(
             operation.step, operation.value, operation.skip, operation.fail, operation.note, operation.actor
         ).check()
+        return
+    if isinstance(operation, SendMessage):
+        check_message(operation)
         return
     check_text("actor", operation.actor)
     if isinstance(operation, (HoldRun, CancelRun)):

@@ -67,7 +67,18 @@ class PrioritizeRun(msgspec.Struct, frozen=True):
     actor: str = ""
 
 
-RunOperation: TypeAlias = HoldRun | ReleaseRun | RetryRun | CancelRun | ResolveRun | AbandonRun | PrioritizeRun
+class SendMessage(msgspec.Struct, frozen=True):
+    """Send it a message; see `Client.send`."""
+
+    name: str
+    payload: object = None
+    key: str = ""
+    actor: str = ""
+
+
+RunOperation: TypeAlias = (
+    HoldRun | ReleaseRun | RetryRun | CancelRun | ResolveRun | AbandonRun | PrioritizeRun | SendMessage
+)
 
 
 class Selector(msgspec.Struct, frozen=True):
