@@ -158,6 +158,50 @@ def test_a_lock_and_a_store_are_both_looked_at(edit: Path, cli: Cli) -> None:
     assert "1 run would become invalid" in answer.out
 
 
+def retype(file: Path) -> None:
+    """`take/v1` makes a number now, of which no text can be read; `work/v1` lists it as a need."""
+    text = file.read_text(encoding="utf-8")
+    text = text.replace("(inv: Inv) -> str:\n    return f", "(inv: Inv) -> int:\n    return 7  # f", 1)
+    text = text.replace("key: str", "key: int", 1).replace("(max_attempts=1))", "(max_attempts=1), needs=(take,))", 1)
+    file.write_text(text, encoding="utf-8")
+
+
+def test_a_changed_type_is_seen_where_a_lock_lies_beside(edit: Path, cli: Cli) -> None:
+    """P-3: nothing in the store says what types states had, so the check of runs takes perdure.lock where it is."""
+    cli("check", "--write-lock")
+    retype(edit)
+    again = reimport(cli)
+    answer = again("check")
+    assert answer.code == Exit.OK
+    assert "1 run has a state of take/v1, whose type changed since the lock file was written (str to int)" in answer.out
+    assert "and work/v1, the unwind of take/v1 read it: what is stored must stay readable" in answer.out
+    assert "type of take/v1 changed" in answer.out
+    assert answer.out.endswith("no run would become invalid, but types of what they have stored changed\n")
+    assert again("check", "--strict").code == Exit.FINDING
+    found = again("check", "--json").json()
+    assert (found["ok"], found["retyped"], found["types_compared"]) == (True, True, True)
+    again("ledgers", "export", "--output", "ledgers.json")
+    assert again("check", "--ledgers", "ledgers.json").out.endswith("types of what they have stored changed\n")
+
+
+def test_without_a_lock_it_says_that_types_were_not_compared(edit: Path, cli: Cli) -> None:
+    retype(edit)
+    answer = reimport(cli)("check")
+    assert "3 runs go on unchanged" in answer.out
+    assert answer.err == (
+        "types of states were not compared: there is no perdure.lock here, which --write-lock writes\n"
+    )
+    found = reimport(cli)("check", "--json")
+    assert (found.json()["types_compared"], found.err) == (False, "")
+
+
+def test_a_broken_lock_beside_is_no_silent_omission(edit: Path, cli: Cli) -> None:
+    Path("perdure.lock").write_text("{", encoding="utf-8")
+    answer = cli("check")
+    assert answer.code == Exit.USAGE
+    assert "types of states: perdure.lock: this is no lock file" in answer.err
+
+
 def test_a_lock_stands_for_an_application_that_is_not_here(edit: Path, cli: Cli) -> None:
     """Where the store is, the code need not be."""
     steps(edit, "take, more")

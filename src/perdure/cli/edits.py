@@ -32,7 +32,9 @@ def print_check(report: CheckReport, out: Output, now_us: int, *, every: bool) -
     if invalid:
         out.line(Cell(f"{count(invalid, 'run')} would become invalid", "bold red"))
     else:
-        out.line(Cell("no run would become invalid", "green"), ", but some effects could not be undone" * bool(leaking))
+        but = [", but some effects could not be undone"] * bool(leaking)
+        but += [", but types of what they have stored changed"] * report.retyped
+        out.line(Cell("no run would become invalid", "green"), *but)
 
 
 def _print_pipeline(found: PipelineCheck, out: Output, now_us: int, *, every: bool) -> None:
@@ -61,7 +63,7 @@ def _style(sentence: str) -> str:
         return "yellow"
     if "would become invalid" in sentence:
         return "red"
-    return "yellow" if "no longer undo" in sentence or "instead of" in sentence else ""
+    return "yellow" if any(words in sentence for words in ("no longer undo", "instead of", "type changed")) else ""
 
 
 def _kind_row(kind: Kind, now_us: int) -> tuple[str | Cell, ...]:
@@ -77,6 +79,7 @@ def effects_text(effects: Effects) -> str:
     validity = {"becomes invalid": "INVALID", "stays invalid": "still invalid", "mended": "goes on again", "": ""}
     parts = [validity[effects.validity] + (f" ({effects.reason})" if effects.reason else "")]
     parts += [f"INVALID at {miss.step}: no state of {miss.need}" for miss in effects.misses]
+    parts += [f"type of {found.step or 'the input'} changed" for found in effects.retyped]
     parts += [f"cannot undo {step}" for step in effects.leaks]
     parts += ["invalid if it fails soon"] if effects.brittle else []
     parts += [f"{effects.ends[0]} becomes {effects.ends[1]}"] if effects.ends else []
@@ -160,6 +163,7 @@ def check_json(report: CheckReport) -> dict[str, object]:
     return {
         "ok": report.ok,
         "leaks": report.leaks,
+        "retyped": report.retyped,
         "unreadable": list(report.unreadable),
         "pipelines": [_pipeline_json(found) for found in report.pipelines],
     }

@@ -31,19 +31,22 @@ class Edit:
         place: application and store.
         ledgers: an export that stands for the store.
         lock: the lock that stands for the application where there is none.
+        types: the lock that says what types states had; None: types are not compared.
     """
 
     place: Place
     ledgers: Path | None = None
     lock: Lock | None = None
+    types: Lock | None = None
 
     def candidates(self) -> dict[str, Candidate]:
         """Topologies by pipeline id."""
-        from perdure.define.locking import candidates_of
+        from perdure.define.locking import lock_of
 
-        if self.place.app is None and self.lock is not None:
-            return self.lock.candidates()
-        return candidates_of(self.place.pipelines)
+        lock = self.lock
+        if self.place.app is not None or lock is None:
+            lock = lock_of(self.place.pipelines.values())
+        return lock.candidates(self.types)
 
     def report(self) -> CheckReport:
         """Check it.
@@ -118,7 +121,7 @@ def has_app(named: str | None) -> bool:
     return setting("app", named) is not None
 
 
-def read_lock(path: Path) -> Lock:
+def read_lock(path: Path, option: str = "--lock") -> Lock:
     """A lock file.
 
     Raises:
@@ -128,11 +131,21 @@ def read_lock(path: Path) -> Lock:
 
     hint = f"`perdure check --write-lock` writes {LOCK_FILE}"
     try:
-        lock = decode_lock(_read(path, "--lock", hint))
+        lock = decode_lock(_read(path, option, hint))
         lock.candidates()
     except InvalidArgument as error:
-        raise Problem(f"--lock: {path}: {error}", hint) from None
+        raise Problem(f"{option}: {path}: {error}", hint) from None
     return lock
+
+
+def lock_beside() -> Lock | None:
+    """The lock file in the current folder; None if there is none.
+
+    Raises:
+        Problem: it is there, and is none.
+    """
+    path = Path(LOCK_FILE)
+    return read_lock(path, "types of states") if path.is_file() else None
 
 
 def read_census(path: Path) -> Census:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from perdure.core.check_words import sentences
+from perdure.core.check_words import STANDS, sentences
 from perdure.core.diff import TopologyDiff, diff
 from perdure.core.drain import Drain, drains
 from perdure.core.effects import Effects, compare
@@ -36,7 +36,8 @@ class Kind(msgspec.Struct, frozen=True, gc=False):
     """Live runs that stand at the same place and to which the same will happen.
 
     Attributes:
-        stand: the place, for people: `not started`, `charge/v1 is unresolved`, `after reserve/v1`.
+        stand: the place, for people: `not started`, `charge/v1 is unresolved`, `approve/v1 waits for a message`,
+            `after reserve/v1`.
         count, example_run, oldest_us: as in `LedgerRuns`.
         effects: what changes for them.
     """
@@ -64,6 +65,7 @@ class PipelineCheck(msgspec.Struct, frozen=True, gc=False):
         leaking: an effect that can be undone today can be undone no more, or nothing at all if it fails soon.
         gaining, losing: get steps to run, or have fewer of them ahead.
         passing: are past a step and will never run it.
+        retyped: have stored a state, or an input, whose type is another now, and may read it.
         kinds: most frequent first.
         sentences: the same for people, what is worst first.
         drains: the retired steps of the topology that is about to be deployed.
@@ -84,6 +86,7 @@ class PipelineCheck(msgspec.Struct, frozen=True, gc=False):
     gaining: int
     losing: int
     passing: int
+    retyped: int
     kinds: tuple[Kind, ...]
     sentences: tuple[str, ...]
     drains: tuple[Drain, ...]
@@ -109,6 +112,11 @@ class CheckReport(msgspec.Struct, frozen=True, gc=False):
     def leaks(self) -> bool:
         """Some run would lose the means to undo an effect."""
         return any(p.leaking for p in self.pipelines)
+
+    @property
+    def retyped(self) -> bool:
+        """Some run may read what it stored as another type."""
+        return any(p.retyped for p in self.pipelines)
 
 
 def check_pipeline(
@@ -147,6 +155,7 @@ def check_pipeline(
         _sum(found, lambda e: bool(e.gains)),
         _sum(found, lambda e: bool(e.loses)),
         _sum(found, lambda e: bool(e.passes)),
+        _sum(found, lambda e: bool(e.retyped)),
         found,
         sentences([(kind.count, kind.effects) for kind in found]),
         drained,
@@ -185,7 +194,7 @@ def stand_of(p: Projection, topology: Topology | None) -> str:
         return f"unwinding since {p.failure.step} failed{begun}"
     canceling = ", being canceled" if p.cancel is not None else ""
     if p.pin is not None:
-        return f"{p.pin} is unresolved{canceling}"
+        return f"{p.pin} {STANDS[p.forward[p.pin].shape]}{canceling}"
     if not p.forward:
         return f"not started{canceling}"
     if topology is not None:

@@ -49,14 +49,14 @@ def drains(live: Iterable[tuple[int, int, Projection]], deployed: Topology, new:
 
 def _drain(step: str, live: list[tuple[int, int, Projection, Future]], deployed: Topology, new: Candidate) -> Drain:
     topology = new.topology
-    without = Candidate(Topology(s for s in topology.steps if s.id != step).after((topology,)), new.reads)
+    without = Candidate(Topology(s for s in topology.steps if s.id != step).after((topology,)), new.reads, new.retyped)
     needed = [
         (count, oldest_us, p)
         for count, oldest_us, p, was in live
         if (step in p.forward or step in p.crossed) and not compare(was, future(p, without)).none
     ]
     runs = sum(count for count, _, _ in needed)
-    read_by = tuple(s.id for s in topology.steps if s.id in new.reads and step in _read(new, s.id))
+    read_by = tuple(s.id for s in topology.steps if s.id in new.reads and step in new.reads[s.id].all)
     position = deployed.position.get(step)
     fresh = position is None or not deployed.steps[position].retired
     return Drain(
@@ -68,8 +68,3 @@ def _drain(step: str, live: list[tuple[int, int, Projection, Future]], deployed:
         fresh,
         sum(count for count, _, p in needed if p.pin == step),
     )
-
-
-def _read(new: Candidate, reader: str) -> tuple[str, ...]:
-    reads = new.reads[reader]
-    return (*reads.needs, *reads.optional)

@@ -6,7 +6,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from perdure.core.future import End, Future, Missing
+from perdure.core.facts import Shape
+from perdure.core.future import End, Future, Missing, Retyped
 from perdure.core.operations import InvalidOp, InvalidReason
 
 Validity: TypeAlias = Literal["", "becomes invalid", "stays invalid", "mended"]
@@ -29,6 +30,8 @@ class Effects(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         undoes: steps that it will unwind and would not have.
         reordered: the same steps ahead in another order.
         ends: how it ended and how it ends instead; both empty where that is the same.
+        shape, became: of a run that is invalid afterwards, as in `Future`.
+        retyped: states that will be read as another type than they were stored as.
     """
 
     validity: Validity = ""
@@ -43,6 +46,9 @@ class Effects(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     undoes: tuple[str, ...] = ()
     reordered: bool = False
     ends: tuple[End, ...] = ()
+    shape: Shape | Literal[""] = ""
+    became: Shape | Literal[""] = ""
+    retyped: tuple[Retyped, ...] = ()
 
     @property
     def none(self) -> bool:
@@ -62,11 +68,14 @@ def compare(was: Future | None, new: Future) -> Effects:
     """What changes for a run between two futures; `was` None: nobody knows what it would have done."""
     if type(new.op) is InvalidOp:
         known = was is not None and was.end == "invalid"
-        return Effects("stays invalid" if known else "becomes invalid", new.op.reason, new.why)
+        validity: Validity = "stays invalid" if known else "becomes invalid"
+        return Effects(validity, new.op.reason, new.why, shape=new.shape, became=new.became)
     if was is None:
-        return Effects(misses=new.missing)
+        return Effects(misses=new.missing, retyped=new.retyped)
+    retyped = tuple(found for found in new.retyped if found not in was.retyped)
     if was.end == "invalid":
-        return Effects("mended", misses=new.missing, leaks=tuple(sorted(new.leaks - was.leaks)))
+        leaks = tuple(sorted(new.leaks - was.leaks))
+        return Effects("mended", misses=new.missing, leaks=leaks, retyped=retyped)
     passes = _without(new.never, was.never)
     both = set(was.ahead) & set(new.ahead)
     undone = set(was.unwinds) & set(new.unwinds)
@@ -81,6 +90,7 @@ def compare(was: Future | None, new: Future) -> Effects:
         undoes=_without(new.unwinds, was.unwinds),
         reordered=reordered or _kept(was.unwinds, undone) != _kept(new.unwinds, undone),
         ends=(was.end, new.end) if was.end != new.end else (),
+        retyped=retyped,
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
 
+from perdure.core.facts import Shape
 from perdure.core.frontier import view_of
 from perdure.core.operations import InvalidOp, Operation, UnwindOp
 from perdure.core.projection import Projection
@@ -29,8 +30,15 @@ class Reads(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     optional: tuple[str, ...] = ()
     substitute: bool = False
 
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Everything it may read."""
+        return (*self.needs, *self.optional)
+
 
 _NOTHING = Reads()
+INPUT = ""
+"""Stands for the run's input where states are named by their steps."""
 
 
 class Candidate:
@@ -39,13 +47,21 @@ class Candidate:
     Attributes:
         topology: it knows what former generations declared.
         reads: by step id; a step that is not there reads nothing.
+        retyped: by step id the names of the types its state had and has; `INPUT` stands for the run's input. Nothing is
+            known of types where it is empty.
     """
 
-    __slots__ = ("reads", "topology")
+    __slots__ = ("reads", "retyped", "topology")
 
-    def __init__(self, topology: Topology, reads: Mapping[str, Reads] | None = None) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        reads: Mapping[str, Reads] | None = None,
+        retyped: Mapping[str, tuple[str, str]] | None = None,
+    ) -> None:
         self.topology = topology
         self.reads: Mapping[str, Reads] = {} if reads is None else reads
+        self.retyped: Mapping[str, tuple[str, str]] = {} if retyped is None else retyped
 
 
 class Missing(msgspec.Struct, frozen=True, gc=False, order=True):
@@ -53,6 +69,21 @@ class Missing(msgspec.Struct, frozen=True, gc=False, order=True):
 
     step: str
     need: str
+
+
+class Retyped(msgspec.Struct, frozen=True, gc=False, order=True):
+    """What this run has stored is of a type that changed under the same id, and will be read [P-3].
+
+    Attributes:
+        step: whose state it is; `INPUT` for the run's input.
+        was, now: names of types.
+        readers: steps ahead that read it; the step itself where its unwind would.
+    """
+
+    step: str
+    was: str
+    now: str
+    readers: tuple[str, ...] = ()
 
 
 class Future(msgspec.Struct, frozen=True, gc=False):
@@ -69,6 +100,9 @@ class Future(msgspec.Struct, frozen=True, gc=False):
             cannot unwind and becomes invalid [U-6].
         end: how it ends.
         why: for an invalid run the steps it stumbles over: the unresolved one, or those it has behind it.
+        shape: of an invalid run: as what its unresolved step was started, if that is no handler.
+        became: of an invalid run: what that step is now, where it is something else.
+        retyped: states that will be read as another type than they were stored as.
     """
 
     op: Operation
@@ -80,6 +114,9 @@ class Future(msgspec.Struct, frozen=True, gc=False):
     brittle: bool = False
     end: End = "success"
     why: tuple[str, ...] = ()
+    shape: Shape | Literal[""] = ""
+    became: Shape | Literal[""] = ""
+    retyped: tuple[Retyped, ...] = ()
 
 
 def future(p: Projection, candidate: Candidate) -> Future:
@@ -87,9 +124,9 @@ def future(p: Projection, candidate: Candidate) -> Future:
     topology = candidate.topology
     op = reconcile(p, topology)
     if type(op) is InvalidOp:
-        return _stuck(p, op)
+        return _stuck(p, op, topology)
     if p.failure is not None:
-        return _backward(p, topology, op)
+        return _backward(p, candidate, op)
     return _forward(p, candidate, op)
 
 
@@ -108,13 +145,18 @@ def _forward(p: Projection, candidate: Candidate, op: Operation) -> Future:
     if p.cancel is not None:  # it acts on the next operation that is selected [R-12]
         canceled = (pinned and not settles) or bool(rest)
         if canceled and brittle and not settles:
-            return _stuck(p, InvalidOp("no-safe-unwind-frontier", "none of the steps this run finished is left"))
+            lost = InvalidOp("no-safe-unwind-frontier", "none of the steps this run finished is left")
+            return _stuck(p, lost, topology)
         ahead = started if settles else []
-        return Future(op, tuple(ahead), leaks=leaks, brittle=brittle, end="canceled" if canceled else "success")
+        end: End = "canceled" if canceled else "success"
+        return Future(
+            op, tuple(ahead), leaks=leaks, brittle=brittle, end=end, retyped=_retyped(p, candidate, ahead, None)
+        )
     ahead = started + rest
     will = set(ahead)
     never = tuple(s.id for s in topology.steps if not (s.retired or s.id in p.forward or s.id in will))
-    return Future(op, tuple(ahead), never, (), _missing(p, candidate, ahead), leaks, brittle)
+    missing, retyped = _missing(p, candidate, ahead), _retyped(p, candidate, ahead, None)
+    return Future(op, tuple(ahead), never, (), missing, leaks, brittle, retyped=retyped)
 
 
 def _missing(p: Projection, candidate: Candidate, ahead: list[str]) -> tuple[Missing, ...]:
@@ -129,8 +171,29 @@ def _missing(p: Projection, candidate: Candidate, ahead: list[str]) -> tuple[Mis
     return tuple(found)
 
 
-def _backward(p: Projection, topology: Topology, op: Operation) -> Future:
+def _retyped(
+    p: Projection, candidate: Candidate, ahead: Sequence[str], unwinds: Sequence[str] | None
+) -> tuple[Retyped, ...]:
+    """`unwinds` None: it has not failed, so everything may yet be undone."""
+    found: list[Retyped] = []
+    for step, (was, now) in candidate.retyped.items():
+        if step != INPUT and p.state(step) is None:
+            continue
+        readers = tuple(s for s in ahead if step in candidate.reads.get(s, _NOTHING).all)
+        position = candidate.topology.position.get(step)
+        if unwinds is None:
+            undone = position is not None and candidate.topology.steps[position].unwind
+        else:
+            undone = step in unwinds
+            if not undone and step != INPUT:
+                continue
+        found.append(Retyped(step, was, now, (*readers, step) if undone else readers))
+    return tuple(found)
+
+
+def _backward(p: Projection, candidate: Candidate, op: Operation) -> Future:
     """Unwinding: the next one, and everything before it that is eligible [U-2, U-3, U-5]."""
+    topology = candidate.topology
     unwinds: list[str] = []
     frontier = view_of(p, topology).unwind_frontier
     if type(op) is UnwindOp:
@@ -138,7 +201,8 @@ def _backward(p: Projection, topology: Topology, op: Operation) -> Future:
         frontier = min(frontier, op.position)
         unwinds += [s.id for s in reversed(topology.steps[:frontier]) if s.unwind and had_effect(p, s)]
     lost = {s.id for s in topology.steps if _remains(p, s)} - set(unwinds)
-    return Future(op, unwinds=tuple(unwinds), leaks=_unavailable(p, topology) | lost, end="failure")
+    leaks, retyped = _unavailable(p, topology) | lost, _retyped(p, candidate, (), unwinds)
+    return Future(op, unwinds=tuple(unwinds), leaks=leaks, end="failure", retyped=retyped)
 
 
 def _remains(p: Projection, spec: StepSpec) -> bool:
@@ -152,8 +216,14 @@ def _unavailable(p: Projection, topology: Topology) -> frozenset[str]:
     return frozenset(s for s in p.forward if unavailable(p, topology, s))
 
 
-def _stuck(p: Projection, op: InvalidOp) -> Future:
-    return Future(op, end="invalid", why=_behind(p, op))
+def _stuck(p: Projection, op: InvalidOp, topology: Topology) -> Future:
+    entry = p.pinned()
+    if entry is None or p.pin is None or op.reason.startswith("no-safe"):
+        return Future(op, end="invalid", why=_behind(p, op))
+    shape = "" if entry.shape == "handler" else entry.shape
+    position = topology.position.get(p.pin)
+    became = "" if position is None else topology.steps[position].shape
+    return Future(op, end="invalid", why=_behind(p, op), shape=shape, became="" if became == entry.shape else became)
 
 
 def _behind(p: Projection, op: InvalidOp) -> tuple[str, ...]:

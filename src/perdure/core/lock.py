@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from perdure.core.check_words import KINDS
 from perdure.core.diff import TopologyDiff, diff
 from perdure.core.facts import Shape
-from perdure.core.future import Candidate, Reads
+from perdure.core.future import INPUT, Candidate, Reads
 from perdure.core.topology import StepSpec, Topology
 from perdure.errors import DefinitionError, InvalidArgument
 
@@ -70,9 +71,19 @@ class LockedPipeline(msgspec.Struct, frozen=True):
         Raises:
             DefinitionError: a step stands in it twice, or there is none.
         """
+        return self.since(None)
+
+    def since(self, former: LockedPipeline | None) -> Candidate:
+        """`candidate()`, knowing which types changed since a former lock.
+
+        Raises:
+            DefinitionError: as `candidate`.
+        """
         if not self.steps:
             raise DefinitionError("it has no steps")
-        return Candidate(Topology(step.spec for step in self.steps), {step.id: step.reads for step in self.steps})
+        topology = Topology(step.spec for step in self.steps)
+        types = None if former is None else retyped(former, self)
+        return Candidate(topology, {step.id: step.reads for step in self.steps}, types)
 
 
 class Lock(msgspec.Struct, frozen=True):
@@ -81,8 +92,8 @@ class Lock(msgspec.Struct, frozen=True):
     pipelines: dict[str, LockedPipeline]
     perdure_lock: int = LOCK_VERSION
 
-    def candidates(self) -> dict[str, Candidate]:
-        """What would be deployed.
+    def candidates(self, former: Lock | None = None) -> dict[str, Candidate]:
+        """What would be deployed, and which types changed since a former lock.
 
         Raises:
             DefinitionError: a pipeline could not be; names it.
@@ -90,7 +101,7 @@ class Lock(msgspec.Struct, frozen=True):
         found: dict[str, Candidate] = {}
         for name, pipeline in self.pipelines.items():
             try:
-                found[name] = pipeline.candidate()
+                found[name] = pipeline.since(None if former is None else former.pipelines.get(name))
             except DefinitionError as error:
                 raise DefinitionError(f"pipeline {name!r}: {error}") from None
         return found
@@ -152,7 +163,7 @@ def _change(name: str, former: LockedPipeline | None, new: LockedPipeline | None
         return LockChange(name, former is None, new is None, TopologyDiff(), gone, ())
     changes = diff(former.candidate().topology, new.candidate().topology)
     before, after = _by_id(former.steps), _by_id(new.steps)
-    warnings = [*_removed(before, changes), *_types(former, new, before, after), *_unwinds(before, after)]
+    warnings = [*_removed(before, changes), *_kinds(before, after), *_types(former, new), *_unwinds(before, after)]
     warnings += _needs(after, changes)
     notes = [f"{step} is retired: runs that started it finish it, no other run starts it" for step in changes.retired]
     notes += [f"{step} was retired before it was removed: `perdure drain` says whether it is drained"
@@ -173,17 +184,34 @@ def _removed(before: Mapping[str, LockedStep], changes: TopologyDiff) -> list[st
     ]
 
 
-def _types(
-    former: LockedPipeline, new: LockedPipeline, before: Mapping[str, LockedStep], after: Mapping[str, LockedStep]
-) -> list[str]:
+def _kinds(before: Mapping[str, LockedStep], after: Mapping[str, LockedStep]) -> list[str]:
+    return [
+        f"{step} became {KINDS[now.kind]}, and was {KINDS[before[step].kind]}: runs that are at it become invalid; "
+        f"give it another id, and keep the old step as retired"
+        for step, now in after.items()
+        if step in before and before[step].kind != now.kind
+    ]
+
+
+def retyped(former: LockedPipeline, new: LockedPipeline) -> dict[str, tuple[str, str]]:
+    """Steps, and `INPUT`, whose type changed under the same id: the names of the types that were, and that are."""
+    found = {INPUT: (former.input.type, new.input.type)} if former.input.shape != new.input.shape else {}
+    before = _by_id(former.steps)
+    for step in new.steps:
+        was = before.get(step.id)
+        if was is not None and was.state.shape != step.state.shape:
+            found[step.id] = was.state.type, step.state.type
+    return found
+
+
+def _types(former: LockedPipeline, new: LockedPipeline) -> list[str]:
     found: list[str] = []
-    if former.input.shape != new.input.shape:
-        found.append(f"the input type changed ({former.input.type} to {new.input.type}): {_READABLE}")
-    for step, now in after.items():
-        was = before.get(step)
-        if was is not None and was.state.shape != now.state.shape:
-            types = f"{was.state.type} to {now.state.type}" if was.state.type != now.state.type else now.state.type
-            found.append(f"the state type of {step} changed under the same id ({types}): {_READABLE}, or take a new id")
+    for step, (was, now) in retyped(former, new).items():
+        if step == INPUT:
+            found.append(f"the input type changed ({was} to {now}): {_READABLE}")
+            continue
+        types = f"{was} to {now}" if was != now else now
+        found.append(f"the state type of {step} changed under the same id ({types}): {_READABLE}, or take a new id")
     return found
 
 

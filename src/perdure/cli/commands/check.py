@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli.connect import Place, locate
-from perdure.cli.evolution import LOCK_FILE, Edit, edited, has_app, one_app, read_lock, write
+from perdure.cli.evolution import LOCK_FILE, Edit, edited, has_app, lock_beside, one_app, read_lock, write
 from perdure.cli.exits import Exit
 from perdure.cli.options import AppArgument, AppOption, JsonOption, LedgersOption, StoreOption
 from perdure.cli.output import Output
@@ -32,7 +32,8 @@ def check(
         bool, typer.Option("--write-lock", help=f"Write the lock file, {LOCK_FILE} or that of --lock, and stop.")
     ] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit 1 also for effects that could not be undone, and for warnings.")
+        bool,
+        typer.Option("--strict", help="Exit 1 also for effects that could not be undone, changed types, and warnings."),
     ] = False,
     every: Annotated[bool, typer.Option("--all", help="Show every kind of run, not the 20 most frequent.")] = False,
     as_json: JsonOption = False,
@@ -41,10 +42,12 @@ def check(
 
     Nothing is changed, and it may run beside an engine. Runs come from the store, or from an export by
     `perdure ledgers export`. With --lock and neither of the two, only the application and the lock file are compared.
+    Types of states are compared with those in perdure.lock, where that is there.
     Exit code 1: a run would become invalid.
 
-    JSON: one object: ok, leaks, unreadable, pipelines (each pipeline, runs, ledgers, changes, numbers of runs by what
-    happens to them, kinds, sentences, drains) and, with --lock, lock (each pipeline, changes, warnings, notes).
+    JSON: one object: ok, leaks, retyped, types_compared, unreadable, pipelines (each pipeline, runs, ledgers, changes,
+    numbers of runs by what happens to them, kinds, sentences, drains) and, with --lock, lock (each pipeline, changes,
+    warnings, notes).
     """
     if store is not None and ledgers is not None:
         refuse("--store and --ledgers exclude each other", "an export stands for a store")
@@ -59,8 +62,14 @@ def check(
         return _answer(Edit(place, ledgers, former).report(), (), out, strict=strict, every=every)
     place = edited(app_argument, app, store)
     changes = () if former is None else _changes(former, place)
-    report = Edit(place, ledgers).report() if looks else None
-    return _answer(report, changes, out, strict=strict, every=every, locked=former is not None)
+    if not looks:
+        return _answer(None, changes, out, strict=strict, every=every, locked=True)
+    types = former or lock_beside()
+    report = Edit(place, ledgers, types=types).report()
+    answer = _answer(report, changes, out, strict=strict, every=every, locked=former is not None, typed=bool(types))
+    if types is None and any(found.runs for found in report.pipelines):
+        out.note(f"types of states were not compared: there is no {LOCK_FILE} here, which --write-lock writes")
+    return answer
 
 
 def _write_lock(place: Place, path: Path, out: Output) -> int:
@@ -93,6 +102,7 @@ def _answer(
     strict: bool,
     every: bool,
     locked: bool = False,
+    typed: bool = False,
 ) -> int:
     from perdure.cli.edits import check_json, print_check, print_lock_changes
     from perdure.cli.times import now_us
@@ -100,13 +110,13 @@ def _answer(
     if out.json:
         import msgspec
 
-        value = {"ok": True} if report is None else check_json(report)
+        value = {"ok": True} if report is None else {**check_json(report), "types_compared": typed}
         out.value({**value, "lock": msgspec.to_builtins(changes)} if locked else value)
     else:
         if locked:
             print_lock_changes(changes, out)
         if report is not None:
             print_check(report, out, now_us(), every=every)
-    bad = report is not None and (not report.ok or (strict and report.leaks))
+    bad = report is not None and (not report.ok or (strict and (report.leaks or report.retyped)))
     warned = any(change.warnings for change in changes)
     return Exit.FINDING if bad or (strict and warned) else Exit.OK
