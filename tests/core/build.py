@@ -44,21 +44,25 @@ SHAPES: dict[str, Shape] = {
     "+": "each",
     "$": "loop",
     "^": "children",
+    "=": "child",
 }
 AT_ONCE = Retry(initial=0, cap=0, jitter=0)
 
 
 def topology(text: str, *former: Topology) -> Topology:
-    """Steps as in scenarios: `A* B*? C~`; `D&` has a condition, `E!` settles under a cancel, others: `SHAPES`."""
+    """Steps as in scenarios: `A* B*? C~`; `D&` has a condition, `E!` settles under a cancel, others: `SHAPES`.
+
+    `F^>` leaves its child runs alone under a cancel.
+    """
     specs: list[StepSpec] = []
     for word in text.split():
-        name = word.rstrip("*?~&!%@#+$^")
+        name = word.rstrip("*?~&!%@#+$^=>")
         flags = word[len(name) :]
         shape: Shape = "handler"
         for sign in flags:
             shape = SHAPES.get(sign, shape)
         unwind, in_doubt, is_retired, conditional, settle = (sign in flags for sign in "*?~&!")
-        specs.append(StepSpec(name, unwind, in_doubt, is_retired, conditional, settle, shape))
+        specs.append(StepSpec(name, unwind, in_doubt, is_retired, conditional, settle, shape, ">" in flags))
     return Topology(specs).after(former)
 
 
@@ -290,6 +294,10 @@ class Life:
         if isinstance(answer, admission.Admitted):
             self._record([answer.fact, *answer.more])
         return answer
+
+    def record(self, *facts: Fact) -> None:
+        """Facts in one append, planned by nobody."""
+        self._record(list(facts))
 
     def _record(self, facts: list[Fact]) -> None:
         fold_all(self.p, facts, self.now_us)

@@ -13,6 +13,7 @@ import msgspec
 from perdure.core import facts as f
 from perdure.core import outcomes
 from perdure.core.facts import Fact, Failure
+from perdure.core.plan import Opening, Terms
 from perdure.core.retry import Retry
 from tests.core.build import AT_ONCE, RUN, Life, submitted
 
@@ -63,9 +64,42 @@ CANDIDATES: dict[str, Fact] = {
     "refused A": f.OperationResolved("A", "fail", "user", failure=_failure("A")),
     "refused A, no reason": f.OperationResolved("A", "fail", "user"),
     "refused unA": f.OperationResolved("A", "fail", "user", "unwind", failure=_failure("A", "unwind")),
+    # waits
+    "message": f.MessageReceived("go", f.NULL, "digest", "user"),
+    "message k": f.MessageReceived("go", f.NULL, "digest", "user", "k"),
+    "await A": f.OperationParked("A", 7, "message", ("go",)),
+    "await N": f.OperationParked("N", 7, "message", ("go",)),
+    "await two messages": f.OperationParked("N", 7, "message", ("go", "stop")),
+    "wakes A": f.OperationWoken("A", "time"),
+    "wakes A by message": f.OperationWoken("A", "message"),
+    "wakes A by message k": f.OperationWoken("A", "message", "k"),
+    "suspend A": f.SegmentSuspended("A"),
+    "suspend B": f.SegmentSuspended("B"),
+    "continue": f.ContinuationSegmentCreated(),
+    # units
+    "open A": f.BoundaryOpened("A", "each", (f.NULL, f.NULL)),
+    "open N": f.BoundaryOpened("N", "children", (f.NULL,)),
+    "open two turns": f.BoundaryOpened("N", "loop", (f.NULL, f.NULL)),
+    "open two for one": f.BoundaryOpened("N", "child", (f.NULL, f.NULL)),
+    **{f"item {i}.{n}": f.ItemReserved("A", i, n) for i in (0, 1, 2) for n in (1, 2)},
+    "item of N": f.ItemReserved("N", 0, 1),
+    **{f"memo item {i}": f.OperationProgress("A", "m", f.NULL, item=i) for i in (0, 1)},
+    **{f"item {i} waits": f.ItemRetryScheduled("A", i, 1, "error", 5) for i in (0, 1)},
+    **{f"item {i} ok": f.ItemOutputRecorded("A", i, 1) for i in (0, 1)},
+    "item 0 ok again": f.ItemOutputRecorded("A", 0, 2),
+    **{f"item {i} failed": f.ItemFailed("A", i, 1, _failure("A")) for i in (0, 1)},
+    **{f"create {i}+{n}": f.BoundaryInteractionCreated("A", i, n) for i, n in ((0, 1), (0, 3), (1, 1), (0, 0))},
+    **{f"dispatch {i}+{n}": f.BoundaryInteractionDispatched("A", i, n) for i, n in ((0, 1), (0, 2), (1, 1), (0, 0))},
+    "all dispatched": f.BoundaryDispatchCompleted("A"),
+    **{f"child {i} ok": f.BoundaryCompletionAdmitted("A", i, "succeeded") for i in (0, 1)},
+    "child 0 failed": f.BoundaryCompletionAdmitted("A", 0, "failed", failure=_failure("A")),
+    "unit A done": f.BoundaryResolved("A"),
+    "unit A collected": f.BoundaryResolved("A", collect=True),
 }
 
-ALWAYS = "cancel, hold, release, abandon, prioritize, claim 9"
+ANYHOW = "fail A, value A, given up A, refused A"
+"""How any step that is started may end."""
+ALWAYS = "cancel, hold, release, abandon, prioritize, claim 9, message, message k"
 
 
 @dataclass(frozen=True)
@@ -126,6 +160,68 @@ def _unwind_dropped() -> Life:
     return life
 
 
+def _awaits(*sent: str) -> Callable[[], Life]:
+    """A waits for message `go`, and none came since, or these, by key."""
+
+    def make() -> Life:
+        life = Life("A@ B*")
+        life.author.openings["A"] = Opening(0, ("go",))
+        life.claim()
+        for key in sent:
+            life.send("go", key=key)
+        return life
+
+    return make
+
+
+def _unit(sign: str, *does: Callable[[Life], object], bound: int = 0, collect: bool = False) -> Callable[[], Life]:
+    """A has two items, or as many child runs as its bound says are created."""
+
+    def make() -> Life:
+        life = Life(f"A{sign} B*", LATER)
+        life.author.openings["A"] = Opening(items=(b"1",) if sign == "$" else (b"1", b"2"))
+        life.author.terms_of["A"] = Terms(bound, collect)
+        life.claim()
+        for act in does:
+            act(life)
+        return life
+
+    return make
+
+
+def _item_ok(life: Life) -> None:
+    life.items_end(life.item(0, b"1"), running=True)
+
+
+def _item_raises(life: Life) -> None:
+    life.items_end(life.item(0, outcomes.Raised(life.item_failure(0))), running=True)
+
+
+def _item_fails(life: Life) -> None:
+    life.items_end(life.item(0, outcomes.Declined(life.item_failure(0))), running=True)
+
+
+def _turn(life: Life) -> None:
+    life.items_end(life.item(0, b"1", more=True))
+
+
+def _dispatched(life: Life) -> None:
+    life.dispatched()
+
+
+def _children_end(*indices: int) -> Callable[[Life], None]:
+    """As far as the journal knows: nobody has planned on it."""
+
+    def act(life: Life) -> None:
+        life.record(*(f.BoundaryCompletionAdmitted("A", index, "succeeded") for index in indices))
+
+    return act
+
+
+def _last_item_ends(life: Life) -> None:
+    life.record(f.ItemOutputRecorded("A", 1, 1))
+
+
 def _between() -> Life:
     """A is over, and the worker that owns the run starts nothing more."""
     life = _life("claim")()
@@ -154,7 +250,7 @@ STANDS: tuple[Stand, ...] = (
         "claim 1, completed, outcome success, skip A, skip B, skip N, fail A, fail B, fail N, value A, value B, "
         "given up A, refused A",
     ),
-    Stand("A sleeps", _life("claim", text="A% B"), "woken A, fail A, value A, given up A, refused A"),
+    Stand("A sleeps", _life("claim", text="A% B"), f"{ANYHOW}, woken A, wakes A, continue"),
     Stand("A has slept", _life("claim", "wakes", text="A% B"), "memo B, ok B1, retry B1, fail B, value B"),
     Stand(
         "A runs",
@@ -182,7 +278,8 @@ STANDS: tuple[Stand, ...] = (
     Stand(
         "between A and B",
         _between,
-        "reserve B1, reserve N1, completed, outcome success, skip B, skip N, park N, fail B, fail N, value B",
+        "reserve B1, reserve N1, completed, outcome success, skip B, skip N, park N, await N, open N, "
+        "fail B, fail N, value B",
     ),
     Stand("B runs after A", _life("claim", "ok"), "memo B, ok B1, retry B1, fail B, value B"),
     Stand(
@@ -199,6 +296,69 @@ STANDS: tuple[Stand, ...] = (
         "unwinding B, whose handler is gone",
         _unwind_dropped,
         "outcome failure, completed, ok unB1, fail unB, value unA, refused unA",
+    ),
+    Stand("A awaits a message", _awaits(), f"{ANYHOW}, wakes A, woken A, continue"),
+    Stand(
+        "A awaits a message that came",
+        _awaits("", "k"),
+        f"{ANYHOW}, wakes A, wakes A by message, woken A, continue",
+        without="message k",
+    ),
+    Stand(
+        "A has two items in flight",
+        _unit("+"),
+        f"{ANYHOW}, suspend A, memo item 0, memo item 1, item 0 waits, item 1 waits, item 0 ok, item 1 ok, "
+        "item 0 failed, item 1 failed",
+    ),
+    Stand(
+        "A has one of two items done",
+        _unit("+", _item_ok),
+        f"{ANYHOW}, suspend A, memo item 1, item 1 waits, item 1 ok, item 1 failed",
+    ),
+    Stand(
+        "A has an item that backs off",
+        _unit("+", _item_raises),
+        f"{ANYHOW}, suspend A, item 0.2, memo item 1, item 1 waits, item 1 ok, item 1 failed",
+    ),
+    Stand(
+        "A has a failed item",
+        _unit("+", _item_fails),
+        f"{ANYHOW}, suspend A, memo item 1, item 1 waits, item 1 ok, item 1 failed",
+    ),
+    Stand(
+        "A has all items done",
+        _unit("+", _item_ok, _last_item_ends),
+        f"{ANYHOW}, suspend A, unit A done, unit A collected",
+    ),
+    Stand(
+        "A has all items done, one failed",
+        _unit("+", _item_fails, _last_item_ends, collect=True),
+        f"{ANYHOW}, suspend A, unit A collected",
+    ),
+    Stand(
+        "A is in its second turn",
+        _unit("$", _turn),
+        f"{ANYHOW}, suspend A, memo item 1, item 1 waits, item 1 ok, item 1 failed",
+    ),
+    Stand(
+        "A has two child runs on their way",
+        _unit("^"),
+        f"{ANYHOW}, suspend A, dispatch 0+1, dispatch 0+2, child 0 ok, child 1 ok, child 0 failed",
+    ),
+    Stand(
+        "A has one child run on its way",
+        _unit("^", bound=1),
+        f"{ANYHOW}, suspend A, create 1+1, dispatch 0+1, child 0 ok, child 0 failed",
+    ),
+    Stand(
+        "A has two child runs",
+        _unit("^", _dispatched),
+        f"{ANYHOW}, continue, all dispatched, child 0 ok, child 1 ok, child 0 failed",
+    ),
+    Stand(
+        "A has two child runs that ended",
+        _unit("^", _dispatched, _children_end(0, 1)),
+        f"{ANYHOW}, continue, all dispatched, unit A done, unit A collected",
     ),
     Stand("outcome committed", _committed, "succeeded", final=True),
     Stand("succeeded", _life("claim", "ok", "ok"), "", final=True),

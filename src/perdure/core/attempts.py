@@ -52,7 +52,7 @@ def settles(topology: Topology, step: str) -> bool:
 def record_lost(p: Projection, facts: list[Fact], s: Setting, cause: RetryCause) -> None:
     """An attempt that an older claim reserved was never answered [M-17]."""
     current = p.current
-    if current is None:
+    if current is None or not current.open:
         return
     if cause != "lost":
         _emit_retry(p, facts, current.step, current.phase, cause, s.now_us, None, s)

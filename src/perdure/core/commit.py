@@ -64,6 +64,7 @@ from perdure.core.units import (
     record_items,
     record_lost_items,
     reserve_items,
+    resolve_items,
     unit,
     unit_idle,
 )
@@ -87,13 +88,16 @@ def plan_claim(
 ) -> Plan:
     """Claim a run together with what the claim does; no facts where it would do nothing [D-8].
 
+    A lost attempt of an operation that the current deployment cannot continue stays open, for its policy may be gone
+    with its step: the first claim that can go on records the loss, and holds to the bound [M-5, E-3].
+
     Args:
         lost_cause: what became of an attempt that an older claim left open: `lost`, or `interrupted` where the run
             was judged invalid after its handler broke its contract [D-2, M-17].
     """
     facts: list[Fact] = []
     expired = _deadline_passed(p, s.now_us)
-    lost = has_open_attempt(p)
+    lost = has_open_attempt(p) and not isinstance(reconcile(p, topology), InvalidOp)
     if not expired:
         rest = _at_rest(p, topology, s, lost=lost)
         if rest is not None:
@@ -123,7 +127,7 @@ def _at_rest(p: Projection, topology: Topology, s: Setting, *, lost: bool) -> Re
         return Waiting(p.due_us)
     if lost or not isinstance(op, (WaitOp, UnitOp)) or not op.open:
         return None
-    return wait_idle(p, op, s) if isinstance(op, WaitOp) else unit_idle(p, op, s)
+    return wait_idle(p, op, s) if isinstance(op, WaitOp) else unit_idle(p, topology, op, s)
 
 
 def plan_outcome(p: Projection, topology: Topology, op: RunOp | UnwindOp, outcome: Outcome, s: Setting) -> Plan:
@@ -156,6 +160,8 @@ def plan_items(
 ) -> Plan:
     """Record how attempts of items ended, and reserve those that start now, in one append [J-12, B-10].
 
+    As the success of any handler, that of the last item counts whatever a cancel, a hold or a shutdown says [R-12].
+
     Args:
         running: handlers of other items are still running here.
         invalid: a handler broke its contract: no other is started, and when none is running the run rests with that.
@@ -166,6 +172,8 @@ def plan_items(
         return Plan([], msgspec.structs.replace(op, start=()), None) if running else _advance(p, topology, facts, s)
     record_items(p, topology, facts, op.step, outcomes, s)
     starts = reserve_items(p, topology, facts, op, s) if invalid is None else ()
+    if not running:
+        resolve_items(p, facts, op.step, s)
     if running or starts:
         return Plan(facts, UnitOp(op.step, op.position, op.shape, True, starts), None)
     return _advance(p, topology, facts, s) if invalid is None else Plan(facts, None, invalid)

@@ -114,7 +114,7 @@ def _entry_fate(p: Projection, step: str) -> tuple[StepFate, str]:
         case "skipped":
             return (
                 "skipped",
-                "an operator passed over it" if entry.attempts or entry.in_doubt else "its condition was false",
+                "an operator passed over it" if _was_started(entry) else "its condition was false",
             )
         case "unresolved" if entry.shape != "handler":
             return "unresolved", f"it {_waiting(p, step, entry)}, and pins the run"
@@ -127,18 +127,24 @@ def _entry_fate(p: Projection, step: str) -> tuple[StepFate, str]:
             return ("canceled", "a cancel resolved it") if canceled else ("failed", "it failed for good")
 
 
+def _was_started(entry: ForwardEntry) -> bool:
+    return entry.attempts > 0 or entry.in_doubt or entry.shape != "handler"
+
+
 def _succeeded(entry: ForwardEntry) -> str:
+    """What is known of a success; whether an operator or a time-out brought it about is told by the journal."""
     match entry.shape:
         case "sleep":
             return "it slept, and nothing was called"
         case "message":
-            return f"message {entry.awaits[0]!r} came" if entry.awaits else "its message came"
+            return f"its wait for message {entry.awaits[0]!r} is over" if entry.awaits else "its wait is over"
         case "runs":
-            return "the runs it waited for ended"
+            return "its wait for runs is over"
         case "each" | "loop":
-            return f"its items succeeded ({_times(entry.attempts)})"
+            word = "turns" if entry.shape == "loop" else "items"
+            return f"its {word} are done ({_times(entry.attempts)})"
         case "child" | "children":
-            return "its child run succeeded" if entry.attempts == 1 else "its child runs succeeded"
+            return "its child run is done" if entry.attempts == 1 else f"its {entry.attempts} child runs are done"
         case "handler":
             return f"it succeeded at attempt {entry.attempts}" if entry.attempts else "an operator gave its value"
         case _ as unreachable:

@@ -330,6 +330,8 @@ def _skipped(p: Projection, fact: OperationSkipped, _at_us: int) -> None:
 
 def _parked(p: Projection, fact: OperationParked, _at_us: int) -> None:
     check_startable(p, fact, fact.step)
+    if fact.shape == "message" and len(fact.awaits) != 1:
+        corrupt(p, fact, "it waits for one message")
     entry = ForwardEntry("unresolved", shape=fact.shape, until_us=fact.due_us, awaits=fact.awaits, need=fact.need)
     p.forward[fact.step] = entry
     p.pin = fact.step

@@ -23,6 +23,8 @@ from perdure.core.unit import CHILD_SHAPES, Item, Unit
 def opened(p: Projection, fact: BoundaryOpened, at_us: int) -> None:
     """A unit opens, and pins the run [E-2, B-20]."""
     check_startable(p, fact, fact.step)
+    if fact.shape in ("child", "loop") and len(fact.items) != 1:
+        corrupt(p, fact, f"a {fact.shape} begins with one item")
     p.forward[fact.step] = ForwardEntry("unresolved", shape=fact.shape)
     p.units[fact.step] = Unit(fact.shape, [bytes(item) for item in fact.items], at_us, fact.pipeline)
     p.pin = fact.step
@@ -85,6 +87,8 @@ def retry_scheduled(p: Projection, fact: ItemRetryScheduled, _at_us: int) -> Non
     elif fact.cause == "error" or fact.cause == "timeout":
         entry.lost = 0
         entry.failures += 1
+    elif fact.cause == "later":
+        entry.lost = 0
 
 
 def output_recorded(p: Projection, fact: ItemOutputRecorded, _at_us: int) -> None:
@@ -114,7 +118,7 @@ def release_items(p: Projection) -> None:
     if unit is None:
         return
     unit.turns = 0
-    for index in unit.waiting:
+    for index in unit.waiting | unit.open:
         entry = unit.entries[index]
         entry.due_us = entry.failures = entry.lost = 0
 

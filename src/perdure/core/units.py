@@ -64,16 +64,16 @@ def unit(p: Projection, topology: Topology, facts: list[Fact], op: UnitOp, s: Se
     return _items(p, topology, facts, op, s)
 
 
-def unit_idle(p: Projection, op: UnitOp, s: Setting) -> Rest | None:
+def unit_idle(p: Projection, topology: Topology, op: UnitOp, s: Setting) -> Rest | None:
     """Why a worker that claims a run with an open unit would do nothing; None if it would do something."""
     found, terms = p.units[op.step], s.evaluator.terms(op.step)
     if op.shape not in CHILD_SHAPES:
         wake_us = found.wake_us()
         busy = found.complete or (found.failed and not terms.collect) or wake_us is None or wake_us <= s.now_us
         return None if busy else Waiting(wake_us or 0)
-    if s.cycle or not found.open or any(_end_of(p, op.step, found, index, s) for index in found.open):
+    goes_on = _goes_on(p, topology, op.step, found, terms)
+    if s.cycle or not found.open or any(_end_of(p, op.step, found, i, s, goes_on=goes_on) for i in found.open):
         return None
-    goes_on = p.cancel is None and (not found.failed or terms.collect)
     if goes_on and (found.sent < found.next or _room(found, terms)):
         return None
     return _parked(p, op.step, found)
@@ -99,6 +99,11 @@ def _stopping(p: Projection, topology: Topology, step: str) -> bool:
     return p.cancel is not None and (position is None or not topology.steps[position].settle)
 
 
+def _goes_on(p: Projection, topology: Topology, step: str, found: Unit, terms: Terms) -> bool:
+    """More items or child runs may be started."""
+    return not _stopping(p, topology, step) and (not found.failed or terms.collect)
+
+
 # --- items
 
 
@@ -113,10 +118,10 @@ def has_open_attempt(p: Projection) -> bool:
 def _items(p: Projection, topology: Topology, facts: list[Fact], op: UnitOp, s: Setting) -> Plan | None:
     found, terms = p.units[op.step], s.evaluator.terms(op.step)
     failure = None if terms.collect else found.first_failure()
+    if resolve_items(p, facts, op.step, s):
+        return None
     if failure is not None:
         _fail(p, facts, op.step, failure[1], s)
-    elif found.complete:
-        emit(p, facts, BoundaryResolved(op.step, collect=terms.collect), s.now_us)
     elif found.shape == "loop" and 0 < terms.most <= found.turns:
         note = f"the loop took {found.turns} turns and is not done; release the run for as many again"
         emit(p, facts, RunHeld(ENGINE_ACTOR, "max-turns", note, op.step), s.now_us)
@@ -128,12 +133,21 @@ def _items(p: Projection, topology: Topology, facts: list[Fact], op: UnitOp, s: 
     return None
 
 
+def resolve_items(p: Projection, facts: list[Fact], step: str, s: Setting) -> bool:
+    """The step succeeds, if every item has its output, or a failure that is collected [B-10, B-22]."""
+    found, terms = p.units[step], s.evaluator.terms(step)
+    if not found.complete or (found.failed and not terms.collect):
+        return False
+    emit(p, facts, BoundaryResolved(step, collect=terms.collect), s.now_us)
+    return True
+
+
 def reserve_items(
     p: Projection, topology: Topology, facts: list[Fact], op: UnitOp, s: Setting
 ) -> tuple[tuple[int, int], ...]:
     """Reserve as many items as may run now, those that were tried before first; by index, with their attempts."""
     found, terms = p.units[op.step], s.evaluator.terms(op.step)
-    if not s.may_start or p.held is not None or _stopping(p, topology, op.step) or (found.failed and not terms.collect):
+    if not s.may_start or p.held is not None or not _goes_on(p, topology, op.step, found, terms):
         return ()
     if found.shape == "loop" and 0 < terms.most <= found.turns:
         return ()
@@ -243,20 +257,19 @@ def record_lost_items(p: Projection, facts: list[Fact], s: Setting, cause: Retry
 def _children(p: Projection, topology: Topology, facts: list[Fact], op: UnitOp, s: Setting) -> Plan | None:
     """Take note of those that ended, submit those that may start, then wait, or end the step [B-21]."""
     step, found, terms = op.step, p.units[op.step], s.evaluator.terms(op.step)
-    _admit(p, facts, step, found, s)
-    if s.cycle:
-        message = "a run that it waits for waits for this run"
-        _fail(p, facts, step, Failure(step, message, reason="await-cycle"), s)
-        return None
-    stopping = _stopping(p, topology, step)
-    if not stopping and (not found.failed or terms.collect):
+    _admit(p, topology, facts, step, found, s)
+    if _goes_on(p, topology, step, found, terms):
         if found.sent == found.next and _room(found, terms):
             created = BoundaryInteractionCreated(step, found.next, _room(found, terms))
             emit(p, facts, created, s.now_us)
         if found.sent < found.next:
             children = tuple((index, 1) for index in range(found.sent, found.next))
             return Plan(facts, replace(op, open=True, start=children), None)
-    if found.open and stopping and not s.told:  # whoever claims the run next tells them first
+    if found.open and s.cycle:
+        message = "a run that it waits for waits for this run"
+        _fail(p, facts, step, Failure(step, message, reason="await-cycle"), s)
+        return None
+    if found.open and _stopping(p, topology, step) and not s.told:  # whoever claims the run next tells them first
         return Plan(facts, None, Waiting(s.now_us))
     if found.open:
         return suspended(p, facts, _parked(p, step, found), s)
@@ -264,7 +277,7 @@ def _children(p: Projection, topology: Topology, facts: list[Fact], op: UnitOp, 
     if found.complete and failure is None:
         resume(p, facts, s)
         emit(p, facts, BoundaryResolved(step, collect=terms.collect), s.now_us)
-    elif stopping or failure is None:
+    elif failure is None or _stopping(p, topology, step):
         _fail(p, facts, step, canceled_failure(p, step, 0, s.now_us), s)
     else:
         _fail(p, facts, step, failure[1], s)
@@ -276,9 +289,10 @@ def _room(found: Unit, terms: Terms) -> int:
     return max(0, min(WAVE, bound - len(found.open), len(found.items) - found.next))
 
 
-def _admit(p: Projection, facts: list[Fact], step: str, found: Unit, s: Setting) -> None:
+def _admit(p: Projection, topology: Topology, facts: list[Fact], step: str, found: Unit, s: Setting) -> None:
+    terms = s.evaluator.terms(step)
     for index in sorted(found.open):
-        end = _end_of(p, step, found, index, s)
+        end = _end_of(p, step, found, index, s, goes_on=_goes_on(p, topology, step, found, terms))
         if end is None:
             continue
         failure = None if end.status == "succeeded" else child_failure(step, index, end)
@@ -287,10 +301,10 @@ def _admit(p: Projection, facts: list[Fact], step: str, found: Unit, s: Setting)
         emit(p, facts, fact, s.now_us)
 
 
-def _end_of(p: Projection, step: str, found: Unit, index: int, s: Setting) -> RunEnd | None:
-    """How a child ended; None where it has not, or is yet to be submitted."""
+def _end_of(p: Projection, step: str, found: Unit, index: int, s: Setting, *, goes_on: bool) -> RunEnd | None:
+    """How a child ended; None where it has not, or is yet to be submitted as the unit goes on."""
     end = s.ends.get(child_id(found.opened_us, p.run_id, step, index))
-    if end is not None and end.status == "missing" and index >= found.sent and p.cancel is None:
+    if end is not None and end.status == "missing" and index >= found.sent and goes_on:
         return None
     return end
 

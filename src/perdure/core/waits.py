@@ -50,9 +50,6 @@ def wait(p: Projection, topology: Topology, facts: list[Fact], op: WaitOp, s: Se
         _open(p, topology, facts, op, s)
         return None
     entry = p.forward[op.step]
-    if s.cycle:
-        _fail(p, facts, op.step, "await-cycle", "the runs it waits for wait for this run", s)
-        return None
     if op.shape == "sleep":
         resume(p, facts, s)
         emit(p, facts, OperationSucceeded(op.step, 0), s.now_us)
@@ -64,6 +61,8 @@ def wait(p: Projection, topology: Topology, facts: list[Fact], op: WaitOp, s: Se
         _wake(p, facts, OperationWoken(op.step, "runs"), _runs(entry, s), s)
     elif 0 < entry.until_us <= s.now_us:
         _time_out(p, facts, op, entry, s)
+    elif s.cycle and op.shape == "runs":
+        _fail(p, facts, op.step, "await-cycle", "the runs it waits for wait for this run", s)
     else:
         return suspended(p, facts, parked(entry), s)
     return None
@@ -72,11 +71,11 @@ def wait(p: Projection, topology: Topology, facts: list[Fact], op: WaitOp, s: Se
 def wait_idle(p: Projection, op: WaitOp, s: Setting) -> Rest | None:
     """Why a worker that claims a run with an open wait would do nothing; None if it would do something."""
     entry = p.forward[op.step]
-    if s.cycle or op.shape == "sleep" or 0 < entry.until_us <= s.now_us:
+    if op.shape == "sleep" or 0 < entry.until_us <= s.now_us:
         return None
     if op.shape == "message":
         return None if p.messages.get(entry.awaits[0]) else parked(entry)
-    return None if _ended(entry, s) >= entry.need else parked(entry)
+    return None if s.cycle or _ended(entry, s) >= entry.need else parked(entry)
 
 
 def suspended(p: Projection, facts: list[Fact], rest: Waiting | Parked, s: Setting) -> Plan:

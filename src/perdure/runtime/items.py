@@ -59,7 +59,8 @@ async def _commit(host: Host, live: LiveRun, op: UnitOp, crew: Crew) -> Next | N
             )
             try:
                 return await apply(host, live, plan, now_us)
-            except Again:
+            except Again as again:
+                live.cycle = again.cycle
                 await live.reload()
                 live.act_on_notice()
 
