@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from perdure import App, Canceled, Invocation, PerdureError, Pipeline, Retry, Succeeded, step
+from perdure import App, AwaitMessage, Canceled, Invocation, PerdureError, Pipeline, Retry, Succeeded, step
 from perdure.ports.observer import Event
 from perdure.storage.sqlite import SqliteStore
 
@@ -103,7 +103,19 @@ patient: Pipeline[str, object, None] = Pipeline(
     id="patient", input=str, deps=object, steps=(wait_for_ever,), output=nothing
 )
 
-app = App(work.bind(), poisoned.bind(), big.bind(), patient.bind(), build="test", drain_timeout=0.1)
+told: AwaitMessage[str, object, str] = AwaitMessage("told/v1", name="word", type=str)
+again: AwaitMessage[str, object, str] = AwaitMessage("again/v1", name="word", type=str)
+
+
+def words(inv: Inv) -> list[str]:
+    return [inv[told], inv[again]]
+
+
+listener: Pipeline[str, object, list[str]] = Pipeline(
+    id="listener", input=str, deps=object, steps=(told, again), output=words
+)
+
+app = App(work.bind(), poisoned.bind(), big.bind(), patient.bind(), listener.bind(), build="test", drain_timeout=0.1)
 
 
 # --- commands
@@ -142,6 +154,12 @@ async def client(path: str, *calls: str) -> None:
                 case "resolve":
                     await client.resolve(argument, "wait/v1", value="resolved", actor="child")
                     say("resolved")
+                case "send":
+                    run_id, word, key = argument.split(" ")
+                    try:
+                        say("sent" if await client.send(run_id, "word", word, key=key) else "duplicate")
+                    except PerdureError as error:
+                        say(type(error).__name__)
                 case "hold":
                     await client.hold(argument, actor="child")
                     say("held")

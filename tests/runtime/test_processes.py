@@ -260,3 +260,24 @@ async def test_a_file_that_is_gone_stops_the_engine_cleanly(tmp_path: Path) -> N
                 await engine.submit(pipeline, "y")
             assert "store-trouble" in events.kinds()
     assert path.read_bytes() == b""
+
+
+async def test_messages_from_two_processes_are_kept_once_each_and_wake_the_run(tmp_path: Path) -> None:
+    """B-24, R-16, J-5: with one key between them one is received, whoever comes first."""
+    path = tmp_path / "store.db"
+    async with child.app.engine(store=SqliteStore(path)) as engine:
+        waiting = await engine.submit(child.listener, "x")
+        await until(waiting, "ready")
+        answers = await asyncio.gather(
+            *(run("client", path, *(f"send:{waiting.id} {word} k" for _ in range(3))) for word in ("one", "two"))
+        )
+        lost, won = sorted(answers, key=lambda lines: "sent" in lines)
+        assert (won, lost) == (["sent", "duplicate", "duplicate"], ["KeyTaken"] * 3)
+        async for info in waiting.watch():
+            if info.step == "again/v1":
+                break
+        assert await run("client", path, f"send:{waiting.id} last l", f"result:{waiting.id}") == ["sent", "Succeeded"]
+        result = await waiting.result()
+        assert isinstance(result, Succeeded)
+        assert result.output == ["one" if won is answers[0] else "two", "last"]
+        assert (await engine.verify()).findings == ()

@@ -111,7 +111,7 @@ def _row_problems(p: Projection, run: NewRun, state: IndexState, now_us: int, *,
         problems.append("its index row and its facts differ on whether it is being canceled")
     if state.status == "held" and p.held is None:
         problems.append("its index row says held, the facts do not")
-    if state.status == "ready" and state.due_us is None and not waiting:
+    if state.status == "ready" and state.due_us is None and expected.due_us is not None and not waiting:
         problems.append("it waits for a worker and has no due time")
     return problems
 
