@@ -32,12 +32,14 @@ Out = TypeVar("Out")
 Out_co = TypeVar("Out_co", covariant=True)
 Forward = TypeVar("Forward", bound=ErasedStep | str)
 Unwind = TypeVar("Unwind", bound=ErasedStep | str)
+Runs = TypeVar("Runs", bound=AnyPipeline | str)
 
 Moment: TypeAlias = Literal[
     "delayed",
     "before",
     "running",
     "retrying",
+    "waiting",
     "after",
     "before-unwind",
     "unwinding",
@@ -51,9 +53,15 @@ Moment: TypeAlias = Literal[
 - `before`: at rest, the step is next and was never started;
 - `running`: its handler was called, and the process was lost before that was recorded;
 - `retrying`: its first attempt failed, the next one is due later; or it is a poll and its script says `Later`;
+- `waiting`: the step is a sleep, or waits for a message, for child runs or for other runs, and that has not come;
 - `after`: at rest, the step is over;
 - `before-unwind`, `unwinding`, `retrying-unwind`, `after-unwind`: the same of its unwind; let another step fail;
 - `ended`: the run is over.
+
+Of a step of items, or a loop, `running` and `retrying` are about the items in flight: so many as `done` says are done
+by then, the others are lost with the process, or have failed once. The end of a wait, or of items, and the start of the
+next step are one append: `before` a step that follows a wait means that what it waits for has come, and that nobody has
+acted on it yet; likewise `after` a wait, and items that are all done.
 """
 
 Version: TypeAlias = Literal["old", "via", "new"]
@@ -78,6 +86,7 @@ class Call:
 
     Attributes:
         outcome: `returned`, `lost` with its process, or the name of the exception that was raised.
+        item: the index of the item, or the number of the turn, where the step has such.
     """
 
     version: Version
@@ -85,10 +94,12 @@ class Call:
     step: str
     attempt: int
     outcome: str
+    item: int | None = None
 
     def __str__(self) -> str:
         verb = "unwind" if self.phase == "unwind" else "run"
-        return f"{self.version}: {verb} {self.step} #{self.attempt}: {self.outcome}"
+        item = "" if self.item is None else f"[{self.item}]"
+        return f"{self.version}: {verb} {self.step}{item} #{self.attempt}: {self.outcome}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +110,7 @@ class Evolution(Generic[Out_co]):
         run_id: the run.
         calls: every attempt in order.
         status: where the run stands in the end. `invalid` and `held` runs were left there; `ready`: it was still
-            retrying when patience ended.
+            retrying when patience ended, or waits for what does not come.
         reason: why it is invalid, held or failed, as the index has it; empty otherwise.
         result: how it ended, None if it did not.
         passed: steps that were recorded as passed, in the order of the new pipeline: they never run for this run [E-7].
@@ -178,6 +189,10 @@ def evolve(
     via: Sequence[AnyPipeline] = (),
     held: bool = False,
     canceled: bool = False,
+    done: int = 0,
+    messages: Mapping[str, object] | None = None,
+    children: Mapping[Runs, object] | None = None,
+    runs: Mapping[str, object] | None = None,
     seed: int = 0,
 ) -> Evolution[Out]:
     """Run `old` up to a point, deploy `new`, and run on to the end; a plain call, where no event loop runs.
@@ -197,6 +212,15 @@ def evolve(
             deployment that repairs what another one broke.
         held: an operator holds the run before the deployment, and releases it afterwards.
         canceled: a cancel is requested before the deployment, and no engine has seen it yet.
+        done: with `running` or `retrying` of a step of items, or a loop: how many items or turns are done by then.
+        messages: by name, what somebody sends when the run waits for it: a value, or `Each(...)` with several for as
+            many waits. It is sent before the deployment only where the run has to get past that wait; what is not
+            there never comes, so the wait ends with its time-out or not at all.
+        children: by child pipeline, or its id, how its runs end instead of running: with a value as output, or an
+            exception; `Each(...)` has one for each run. Other child runs run as they are, with the same `deps`. They
+            begin before the deployment only where the run has to get past them.
+        runs: by run id, how runs end that an `AwaitRuns` waits for; they exist from the beginning, and end as child
+            runs do.
         seed: of ids and chance; the same seed gives the same story.
 
     Raises:
@@ -204,7 +228,8 @@ def evolve(
             the old one.
         DefinitionError: see `App`.
     """
-    from perdure.testing.evolving import Request, tell
+    from perdure.testing.calls import Request
+    from perdure.testing.evolving import tell
 
     request = Request(
         old=old,
@@ -220,9 +245,13 @@ def evolve(
         },
         held=held,
         canceled=canceled,
+        done=done,
+        messages=dict(messages or {}),
+        children={_id(child): result for child, result in (children or {}).items()},
+        runs=dict(runs or {}),
     )
     return cast("Evolution[Out]", tell(request, seed))
 
 
-def _id(step: ErasedStep | str) -> str:
-    return step if isinstance(step, str) else step.id
+def _id(named: ErasedStep | AnyPipeline | str) -> str:
+    return named if isinstance(named, str) else named.id

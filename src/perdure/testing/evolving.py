@@ -3,82 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any, cast
+
+import msgspec
 
 from perdure.app import App, connect
 from perdure.core.explain import explain
-from perdure.core.facts import Fact, OperationSucceeded, Phase
+from perdure.core.facts import Fact, OperationSucceeded
 from perdure.core.operations import EvaluateOp, Operation, RunOp, UnitOp, UnwindOp, WaitOp
-from perdure.core.projection import Projection
+from perdure.core.projection import ForwardEntry, Projection
 from perdure.core.reconciler import reconcile
 from perdure.core.topology import Topology
+from perdure.core.unit import CHILD_SHAPES
+from perdure.core.units import awaited_children
 from perdure.define.fake import FakeRun
-from perdure.define.invocation import Invocation, PureInvocation
-from perdure.define.later import Later
+from perdure.define.invocation import PureInvocation
 from perdure.define.pipeline import AnyPipeline
 from perdure.define.step import Given
-from perdure.errors import InvalidArgument, InvalidRun, NotFound
+from perdure.errors import InvalidArgument, InvalidRun, NotFound, PayloadError
 from perdure.runtime.client import Client
 from perdure.runtime.engine import Engine
 from perdure.runtime.info import RunInfo
 from perdure.runtime.loading import project
 from perdure.runtime.registry import topologies
 from perdure.storage.memory import MemoryData, MemoryStore
+from perdure.testing.calls import ACTOR, INSIDE, PATIENCE, Calls, Request
 from perdure.testing.clock import VirtualSystem, run_virtual
-from perdure.testing.evolve import Call, Each, Evolution, Moment, Version
-
-PATIENCE = 20
-"""So many attempts under one version, and the run is left as it is."""
+from perdure.testing.evolve import Evolution, Version
+from perdure.testing.standins import Others, Script
 
 _DELAY_S = 86_400.0
-_ACTOR = "evolve"
-_UNWINDING: frozenset[Moment] = frozenset({"before-unwind", "unwinding", "retrying-unwind", "after-unwind"})
-_INSIDE: frozenset[Moment] = frozenset({"running", "retrying", "unwinding", "retrying-unwind"})
-_WHOLE: frozenset[Moment] = frozenset({"delayed", "ended"})
-
-
-class AttemptFailed(Exception):
-    """The attempt that a test wants to see fail and be tried again."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What `evolve` was asked; see there."""
-
-    old: AnyPipeline
-    via: tuple[AnyPipeline, ...]
-    new: AnyPipeline
-    input: object
-    deps: object
-    at: str | None
-    moment: Moment
-    script: Mapping[Phase, Mapping[str, object]]
-    held: bool
-    canceled: bool
-
-    def check(self) -> None:
-        """Refuse what cannot be meant.
-
-        Raises:
-            InvalidArgument: see `evolve`.
-        """
-        ids = {pipeline.id for pipeline in (self.old, *self.via, self.new)}
-        if len(ids) > 1:
-            raise InvalidArgument(f"versions of one pipeline have one id, not {', '.join(sorted(ids))}")
-        if self.moment in _WHOLE and self.at is not None:
-            raise InvalidArgument(f"the moment {self.moment!r} is of the whole run; leave out `at`")
-        if self.moment not in _WHOLE and self.at not in self.old.steps:
-            raise InvalidArgument(
-                f"the moment {self.moment!r} needs `at=`, a step of the old pipeline, not {self.at!r}"
-            )
-        known = {step for pipeline in (self.old, *self.via, self.new) for step in pipeline.steps}
-        for phase, scripted in self.script.items():
-            for step in scripted.keys() - known:
-                raise InvalidArgument(f"a {phase} result is given for {step!r}, which is in none of the pipelines")
+_PAUSE_US = 60_000_000
 
 
 def tell(request: Request, seed: int) -> Evolution[object]:
@@ -91,19 +47,13 @@ def tell(request: Request, seed: int) -> Evolution[object]:
     raise InvalidArgument("evolve() runs an event loop of its own: call it from a plain `def` test")
 
 
-class _Story:
+class _Story(Calls):
     def __init__(self, request: Request, system: VirtualSystem) -> None:
-        self.r = request
-        self.system = system
+        super().__init__(request, system)
         self.data = MemoryData()
-        self.calls: list[Call] = []
-        self.version: Version = "old"
-        self.run_id = ""
-        self.engine: Engine | None = None
-        self.left = PATIENCE
-        self.stepping = False
-        self.inside = asyncio.Event()
-        self.drained: asyncio.Task[None] | None = None
+        versions = (request.old, *request.via, request.new)
+        self.others = Others(versions, request.deps, request.children, request.runs)
+        self.messages = Script(request.messages)
 
     async def tell(self) -> Evolution[Any]:
         """Old, in between, new; then what became of it."""
@@ -112,7 +62,7 @@ class _Story:
             await self._run_on("via", pipeline)
         if self.r.held or self.r.canceled:
             await self._from_outside()
-        before = await self._projection()
+        before = await self.projection()
         async with connect(self._store(), system=self.system) as client:
             known = topologies(await client.deployments(self.r.new.id))
         switch = explain(before, self.r.new.topology.after(known))
@@ -125,7 +75,9 @@ class _Story:
     def _app(self, pipeline: AnyPipeline, version: str) -> App:
         deps = self.r.deps
         bound = pipeline.bind(lambda: nullcontext(deps))
-        return App(bound, store="memory://", build=version, middleware=(self._around,), block_limit=3600)
+        return App(
+            bound, *self.others.bound(), store="memory://", build=version, middleware=(self.around,), block_limit=3600
+        )
 
     # --- the old version
 
@@ -137,35 +89,33 @@ class _Story:
         self.stepping = r.moment != "ended"
         async with app.engine(store=self._store(), system=self.system) as engine:
             self.engine = engine
+            await self._others_begin(engine)
             if r.moment == "delayed":
                 return
             if self.stepping:
-                await engine.hold(self.run_id, actor=_ACTOR)
+                await engine.hold(self.run_id, actor=ACTOR)
                 await self._step_up_to(engine)
             else:
-                await engine.retry(self.run_id, actor=_ACTOR)
+                await engine.retry(self.run_id, actor=ACTOR)
                 info = await self._rest(engine)
                 if not info.ended:
                     raise InvalidArgument(f"the run never ends under the old pipeline; it is {_standing(info)}")
         self.engine = None
         if await self._is_held_by_us():
             async with connect(self._store(), system=self.system) as client:
-                await client.release(self.run_id, actor=_ACTOR)
+                await client.release(self.run_id, actor=ACTOR)
 
     async def _step_up_to(self, engine: Engine) -> None:
         """One step after the other until the run stands where it is wanted."""
         r = self.r
         while True:
-            p = await self._projection()
+            p = await self.projection()
             info = await engine.info(self.run_id)
-            if r.moment not in _INSIDE and self._reached(p):
+            if r.moment not in INSIDE and (self._reached(p) or await self._has_come(engine, p)):
                 return
             if info.ended or info.status in ("invalid", "corrupt"):
                 raise InvalidArgument(f"the run never comes to {r.moment!r} of step {r.at!r}; it is {_standing(info)}")
-            await engine.retry(self.run_id, actor=_ACTOR)
-            parked = p.parked()
-            if parked is not None and parked.shape == "sleep":  # nothing but time wakes it
-                await self.system.sleep(max(p.due_us - self.system.now_us(), 0) / 1_000_000)
+            await engine.retry(self.run_id, actor=ACTOR)
             if await self._came_inside(engine):
                 if r.moment in ("running", "unwinding"):
                     engine.abort()
@@ -191,6 +141,8 @@ class _Story:
         if r.moment == "after-unwind":
             undone = p.unwind.get(at)
             return undone is not None and undone.status != "unresolved"
+        if r.moment == "waiting":
+            return p.pin == at and p.suspended
         op = self._next(p)
         if r.moment == "before-unwind":
             return isinstance(op, UnwindOp) and op.step == at and at not in p.unwind
@@ -236,11 +188,12 @@ class _Story:
         """Deploy a version and let the run get on as far as it does."""
         self.version, self.left, self.stepping, self.drained = version, PATIENCE, False, None
         self.inside.clear()
+        await self._others_go_on()
         async with self._app(pipeline, version).engine(store=self._store(), system=self.system) as engine:
             self.engine = engine
             info = await self._rest(engine)
             if info.status == "held" and version == "new" and self.r.held:
-                await engine.release(self.run_id, actor=_ACTOR)
+                await engine.release(self.run_id, actor=ACTOR)
                 await self._rest(engine)
         self.engine = None
 
@@ -253,93 +206,110 @@ class _Story:
             info = await engine.info(self.run_id)
             if gave_up or info.status not in ("ready", "running"):
                 return info
-            due_us = info.due_us or 0
+            p = await self.projection()
+            if await self._send(engine, p):
+                continue
+            if info.due_us is None and not await self._others_are_due(p):
+                return info
+            due_us = info.due_us or self.system.now_us() + _PAUSE_US
             await self.system.sleep(max(due_us - self.system.now_us(), 0) / 1_000_000)
 
-    async def _around(self, inv: Invocation[Any, Any], call: Callable[[], Awaitable[object]]) -> object:
-        """Around every attempt: what the script says, and what is remembered of it."""
-        r, step, phase = self.r, inv.step_id, inv.phase
-        wanted: Phase = "unwind" if r.moment in _UNWINDING else "forward"
-        inside = self.stepping and r.moment in _INSIDE and step == r.at and phase == wanted
-        index = len(self.calls)
-        self.calls.append(Call(self.version, phase, step, inv.attempt, "lost"))
-        self.left -= 1
-        if not self.left:
-            await self._drain()
-            self.inside.set()
+    # --- what the run waits for
+
+    async def _others_begin(self, engine: Engine) -> None:
+        """Runs that this one waits for are there, and stand still until they are let go."""
+        if self.stepping:
+            for pipeline in self.others.pipelines:
+                await engine.hold_pipeline(pipeline, actor=ACTOR)
+        await self.others.submit(engine.store, self.system)
+
+    async def _others_go_on(self) -> None:
+        async with connect(self._store(), system=self.system) as client:
+            for hold in await client.pipeline_holds():
+                if hold.actor == ACTOR:
+                    await client.release_pipeline(hold.pipeline, actor=ACTOR)
+
+    async def _others_are_due(self, p: Projection) -> bool:
+        """Whether runs that this one waits for have something to do yet, so that time may bring their end."""
+        ids = awaited_children(p, p.pin) if p.pin in p.units else ()
+        entry = p.parked()
+        for run_id in (*ids, *(entry.awaits if entry is not None and entry.shape == "runs" else ())):
+            async with connect(self._store(), system=self.system) as client:
+                self._impatient()
+                if self.left and (await client.info(run_id)).status == "ready":
+                    return True
+        return False
+
+    async def _send(self, engine: Engine, p: Projection) -> bool:
+        """Send the message that the run waits for, if somebody does."""
+        entry = p.parked()
+        if entry is None or entry.shape != "message" or p.messages.get(entry.awaits[0]):
+            return False
+        name = entry.awaits[0]
+        if not self.messages.has(name):
+            return False
+        value = self.messages.take(name)
         try:
-            if inside and r.moment in ("retrying", "retrying-unwind"):
-                value = await self._failing(phase, step)
-            else:
-                value = await self._outcome(phase, step, call)
-        except BaseException as error:
-            self._note(index, type(error).__name__)
-            if inside and r.moment in ("running", "unwinding"):
-                await self._lost(index)
-            await self._hold_between(inside)
-            raise
-        self._note(index, "returned")
-        if inside and r.moment in ("running", "unwinding"):
-            await self._lost(index)
-        await self._hold_between(inside)
-        return value
+            await engine.send(self.run_id, name, value, actor=ACTOR)
+        except PayloadError:  # no step of this version says what it is: the sender has plain JSON
+            await engine.send(self.run_id, name, msgspec.to_builtins(value), actor=ACTOR)
+        return True
 
-    def _note(self, index: int, outcome: str) -> None:
-        call = self.calls[index]
-        self.calls[index] = Call(call.version, call.phase, call.step, call.attempt, outcome)
+    async def _has_come(self, engine: Engine, p: Projection) -> bool:
+        """Bring what an open step waits for while the run is held; whether it then stands where it is wanted."""
+        step, entry = p.pin, p.pinned()
+        if step is None or entry is None or entry.shape == "handler":
+            return False
+        unit = p.unit()
+        if unit is None and not p.suspended:
+            return False
+        if p.suspended and p.held is None:
+            await engine.hold(self.run_id, actor=ACTOR)
+        if not await self._bring(engine, p, entry):
+            raise InvalidArgument(f"the run never comes to {self.r.moment!r} of step {self.r.at!r}; it {_lacks(entry)}")
+        unit = p.unit()
+        if unit is not None and unit.shape in CHILD_SHAPES and unit.sent < len(unit.items):
+            return False
+        if unit is not None and unit.shape not in CHILD_SHAPES and not unit.complete:
+            return False
+        at, position = self.r.at or "", self.r.old.topology.position[step]
+        if self.r.moment == "after":
+            return step == at
+        return self.r.moment == "before" and self._leads_to(p, position + 1, at)
 
-    async def _outcome(self, phase: Phase, step: str, call: Callable[[], Awaitable[object]]) -> object:
-        if step not in self.r.script[phase]:
-            return await call()
-        result: object = self.r.script[phase][step]
-        if isinstance(result, Each):
-            number = sum(1 for c in self.calls if c.phase == phase and c.step == step)
-            result = result.results[min(number, len(result.results)) - 1]
-        if isinstance(result, BaseException):
-            raise result
-        if inspect.isclass(result) and issubclass(result, BaseException):
-            raise result
-        return result
-
-    async def _failing(self, phase: Phase, step: str) -> object:
-        """End this attempt with an error that is tried again, or with `Later`, when nothing is started any more."""
-        await self._drain()
-        self.inside.set()
-        if step in self.r.script[phase]:
-            value = await self._outcome(phase, step, _no_handler)
-            if type(value) is Later:
-                return value
-        raise AttemptFailed(f"an attempt of {step} that fails")
-
-    async def _drain(self) -> None:
-        if self.engine is not None:
-            self.drained = asyncio.ensure_future(self.engine.drain())
-            await asyncio.sleep(0)
-
-    async def _lost(self, index: int) -> None:
-        """The process ends here, before anything is recorded."""
-        self._note(index, "lost")
-        self.inside.set()
-        await asyncio.get_running_loop().create_future()
-
-    async def _hold_between(self, inside: bool) -> None:
-        if self.stepping and not inside and self.engine is not None:
-            await self.engine.hold(self.run_id, actor=_ACTOR)
+    async def _bring(self, engine: Engine, p: Projection, entry: ForwardEntry) -> bool:
+        match entry.shape:
+            case "message":
+                sent = await self._send(engine, p) or bool(p.messages.get(entry.awaits[0]))
+            case "sleep":
+                sent = False
+            case "runs" | "child" | "children":
+                await self._others_go_on()
+                await engine.idle()
+                for pipeline in self.others.pipelines:
+                    await engine.hold_pipeline(pipeline, actor=ACTOR)
+                sent = True
+            case _:
+                sent = True
+        if not sent and entry.until_us:
+            await self.system.sleep(max(entry.until_us - self.system.now_us(), 0) / 1_000_000)
+        return sent or entry.until_us > 0
 
     # --- from outside, and afterwards
 
     async def _from_outside(self) -> None:
         async with connect(self._store(), system=self.system) as client:
             if self.r.held:
-                await client.hold(self.run_id, actor=_ACTOR)
+                await client.hold(self.run_id, actor=ACTOR)
             if self.r.canceled:
-                await client.cancel(self.run_id, actor=_ACTOR)
+                await client.cancel(self.run_id, actor=ACTOR)
 
     async def _is_held_by_us(self) -> bool:
-        held = (await self._projection()).held
-        return held is not None and held.actor == _ACTOR
+        held = (await self.projection()).held
+        return held is not None and held.actor == ACTOR
 
-    async def _projection(self) -> Projection:
+    async def projection(self) -> Projection:
+        """See base."""
         async with connect(self._store(), system=self.system) as client:
             loaded = await client.store.load(self.run_id)
         if loaded is None:
@@ -353,7 +323,7 @@ class _Story:
             facts = tuple(recorded.fact for recorded in await client.journal(self.run_id))
             known = topologies(await client.deployments(self.r.new.id))
             result, reason = await self._result(client, info)
-        p = await self._projection()
+        p = await self.projection()
         end = explain(p, self.r.new.topology.after(known))
         status = "invalid" if info.ended and result is None else info.status
         return Evolution(
@@ -380,16 +350,16 @@ class _Story:
             return None, f"{error.reason}: {error.detail}"
 
 
-async def _no_handler() -> object:
-    return None
-
-
 def _undone(facts: tuple[Fact, ...]) -> tuple[str, ...]:
     return tuple(f.step for f in facts if isinstance(f, OperationSucceeded) and f.phase == "unwind")
 
 
 def _ordered(steps: set[str], topology: Topology) -> tuple[str, ...]:
     return tuple(sorted(steps, key=lambda step: (topology.position.get(step, len(topology)), step)))
+
+
+def _lacks(entry: ForwardEntry) -> str:
+    return f"waits for message {entry.awaits[0]!r}, which `messages` does not have" if entry.awaits else "waits"
 
 
 def _standing(info: RunInfo) -> str:

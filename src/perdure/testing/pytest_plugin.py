@@ -26,6 +26,7 @@ Out = TypeVar("Out")
 T = TypeVar("T")
 Forward = TypeVar("Forward", bound=ErasedStep | str)
 Unwind = TypeVar("Unwind", bound=ErasedStep | str)
+Runs = TypeVar("Runs", bound=AnyPipeline | str)
 
 
 class Evolve(Protocol):
@@ -45,6 +46,10 @@ class Evolve(Protocol):
         via: Sequence[AnyPipeline] = (),
         held: bool = False,
         canceled: bool = False,
+        done: int = 0,
+        messages: Mapping[str, object] | None = None,
+        children: Mapping[Runs, object] | None = None,
+        runs: Mapping[str, object] | None = None,
         seed: int = 0,
     ) -> Evolution[Out]:
         """See `evolve`."""
