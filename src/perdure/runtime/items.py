@@ -31,7 +31,7 @@ async def run_items(host: Host, live: LiveRun, op: UnitOp) -> Next | None:
     try:
         if live.noticed:
             live.notice()
-        while isinstance(following, UnitOp) and following.step == op.step and (following.start or crew.running):
+        while isinstance(following, UnitOp) and following.step == op.step:
             crew.start(following)
             await crew.some_ended()
             following = await _commit(host, live, following, crew)
