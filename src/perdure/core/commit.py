@@ -108,7 +108,7 @@ def plan_claim(
         record_lost(p, facts, s, lost_cause)
         record_lost_items(p, facts, s, lost_cause)
     plan = _advance(p, topology, facts, s)
-    if len(facts) == 1:  # a condition or an output raised: the claim would do nothing, so it is taken back
+    if len(facts) == 1 and plan.next is None:  # a condition or an output raised: the claim is taken back
         p.version, p.token, p.worker, p.generation, p.build = before
         facts.clear()
     return plan
@@ -180,8 +180,12 @@ def plan_items(
 
 
 def plan_dispatched(p: Projection, topology: Topology, op: UnitOp, refused: Mapping[int, Failure], s: Setting) -> Plan:
-    """Record that the child runs of `op` are submitted, or why not, and go on [B-1, B-21]."""
+    """Record that the child runs of `op` are submitted, or why not, and go on [B-1, B-21].
+
+    What was read of their ends is older than that, and forgotten: those that were missing then are there now.
+    """
     _check_owner(p, s)
+    s = msgspec.structs.replace(s, ends={})
     facts: list[Fact] = []
     if p.pin == op.step and op.step in p.units:
         record_dispatched(p, facts, op, refused, s)
