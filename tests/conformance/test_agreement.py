@@ -61,6 +61,13 @@ TIMES = st.integers(T0, T0 + 20)
 LEDGERS = [(signature_of(ledger), ledger) for ledger in (b"{}", b'{"pin":"a"}', b'{"pin":"\xc3\xa4"}')]
 
 
+RUNS = st.sampled_from([f"run-{made * 7919 % 1000:03}" for made in range(1, 7)] + ["run-none"])
+
+
+def _awaiting(state: IndexState, awaits: list[str], need: int, at_us: int) -> IndexState:
+    return replace(state, awaits=tuple(awaits), need=need, at_us=at_us)
+
+
 def _signed(state: IndexState, signed: tuple[bytes, bytes]) -> IndexState:
     return replace(state, signature=signed[0], ledger=signed[1])
 
@@ -80,7 +87,9 @@ UNSIGNED = st.builds(
     tail_hash=st.sampled_from((b"", bytes(32))),
     priority=st.sampled_from((0, 0, 0, -9, 1, 9)),
 )
-STATES = st.builds(_signed, UNSIGNED, st.sampled_from([(b"", b""), *LEDGERS]))
+SIGNED = st.builds(_signed, UNSIGNED, st.sampled_from([(b"", b""), *LEDGERS]))
+AWAITING = st.builds(_awaiting, SIGNED, st.lists(RUNS, max_size=4), st.integers(0, 3), TIMES)
+STATES = SIGNED | AWAITING
 FILTERS = st.builds(
     RunFilter,
     pipeline=st.sampled_from((None, None, "payout", "refund")),
@@ -172,6 +181,26 @@ class Agreement(RuleBasedStateMachine):
     def appends(self, pick: int, token: int, index: IndexState | None, at_us: int) -> None:
         draft = self.draft(pick)
         append = draft.next(RunCancelRequested("someone"), token=token, index=index, at_us=at_us)
+        result = self.send(append)
+        if isinstance(result, Committed):
+            draft.accept(append, result)
+
+    @precondition(lambda self: bool(self.drafts))
+    @rule(pick=PICK, awaits=st.lists(RUNS, min_size=1, max_size=3), need=st.integers(1, 2), owner=st.booleans())
+    def rests_and_awaits(self, pick: int, awaits: list[str], need: int, owner: bool) -> None:
+        """As a parked run does: circles, runs that have ended and runs that are not there come up often [R-16]."""
+        draft = self.draft(pick)
+        state = IndexState("ready", token=3, awaits=tuple(awaits), need=need, at_us=T0 + 15)
+        append = draft.next(RunCancelRequested("someone"), token=3 * owner, index=state)
+        result = self.send(append)
+        if isinstance(result, Committed):
+            draft.accept(append, result)
+
+    @precondition(lambda self: bool(self.drafts))
+    @rule(pick=PICK, at_us=TIMES)
+    def ends(self, pick: int, at_us: int) -> None:
+        draft = self.draft(pick)
+        append = draft.next(RunCancelRequested("someone"), token=3, index=IndexState("failed", token=3), at_us=at_us)
         result = self.send(append)
         if isinstance(result, Committed):
             draft.accept(append, result)
@@ -337,6 +366,8 @@ class Agreement(RuleBasedStateMachine):
             self.both(lambda store: store.next_due_us())
             self.both(lambda store: store.deployments())
             self.both(lambda store: store.ledgers())
+            self.both(lambda store: store.anybody_waits())
+            self.both(lambda store: store.count_ended(10**18))
 
 
 async def _rows_of(store: Store, run_id: str) -> object:

@@ -23,6 +23,7 @@ from perdure.ports.store import (
     IndexState,
     LoadedRun,
     ScheduleState,
+    WaitCycle,
 )
 from perdure.runtime.info import RunInfo
 from perdure.storage.memory import MemoryData, MemoryStore
@@ -93,7 +94,7 @@ class Watched(MemoryStore):
             future.add_done_callback(lambda _: self._in_flight.subtract([append.run_id]))
         return future
 
-    def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool]:
+    def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool | WaitCycle]:
         self.calls["set_index"] += 1
         return super().set_index(locator, state, tail_seq)
 
@@ -144,7 +145,7 @@ class Failing(Watched):
         self._maybe("append", append)
         return super().append(append)
 
-    def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool]:
+    def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool | WaitCycle]:
         self._maybe("set_index", locator)
         return super().set_index(locator, state, tail_seq)
 
@@ -201,7 +202,7 @@ class Gated(Watched):
             return super().append(append)
         return self._later("append", lambda: Watched.append(self, append))
 
-    def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool]:
+    def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool | WaitCycle]:
         if "set_index" not in self._gates:
             return super().set_index(locator, state, tail_seq)
         return self._later("set_index", lambda: Watched.set_index(self, locator, state, tail_seq))

@@ -56,9 +56,11 @@ class IndexState(msgspec.Struct, frozen=True, gc=False):
         ledger: the encoded ledger of that signature. Only for writing: a driver keeps it once for each signature, in
             the same transaction, gives it back with `ledgers`, and reads it as b"" here.
         priority: higher comes first where more runs are due than there are places, see `Store.due` [R-1].
-        awaits: ids of runs that this one waits for while it is `ready`: it is due as soon as `need` of them have ended
-            or are not there, in the transaction that ends one of them [R-16]. Only for writing: read as (). Every write
-            replaces what was awaited before; a run that is awaited is not removed [R-9].
+        awaits: ids of runs that this one waits for: while it is `ready` it is due as soon as `need` of them have ended
+            or are not there, in the transaction that ends one of them [R-16]; one whose index row is lost is there.
+            Only for writing: read as (). Every write replaces what was awaited before, one of a terminal status by
+            nothing; what else the store does to a row leaves it. A run that is awaited, also by a run that is held or
+            invalid, is not removed [R-9].
         need: see `awaits`.
         at_us: when this is written, which is when the run is due if enough has ended by then; 0 without `awaits`.
     """
@@ -167,7 +169,11 @@ class Gone(msgspec.Struct, frozen=True, gc=False):
 
 
 class WaitCycle(msgspec.Struct, frozen=True, gc=False):
-    """One of the runs that an owner's append is to wait for waits for this run; nothing was written [R-13]."""
+    """An owner would make its run wait for one that waits for it, through however many; nothing was written [R-13].
+
+    A circle goes through runs that are `ready` or `held` and to which not enough has ended yet. Whoever writes from
+    outside, or puts an index row back, is not refused: the run is then due at `IndexState.at_us`, for an owner to see.
+    """
 
 
 AppendResult: TypeAlias = Committed | SlotTaken | KeyUsed | Conflict | Fenced | Gone | WaitCycle

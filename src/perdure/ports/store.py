@@ -109,11 +109,12 @@ class Store(Protocol):
         """Queue an append for the next group; returns at once. Must be called on the loop that opened the store."""
         ...
 
-    def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool]:
+    def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool | WaitCycle]:
         """Write an index state without facts (an owner lets go, a run is judged invalid); same group commit.
 
         Resolves to False, and writes nothing, if the row is gone or the run's last journal row does not begin at
-        `tail_seq`: whoever appended since must be read first. Clears `attention`.
+        `tail_seq`: whoever appended since must be read first. To `WaitCycle`, likewise, if the run would wait in a
+        circle. Clears `attention`.
         """
         ...
 

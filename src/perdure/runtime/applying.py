@@ -62,8 +62,9 @@ async def apply(host: Host, live: LiveRun, plan: Plan, now_us: int) -> Next | No
         check(await host.store.append(append))
     else:
         index = rest_state(host, live, plan.rest, now_us)
-        if not await host.store.set_index(p.locator, index, p.row_seq):
-            raise Again
+        written = await host.store.set_index(p.locator, index, p.row_seq)
+        if written is not True:
+            raise Again(cycle=written is not False)
     _released(host, live, plan, index)
     return None
 

@@ -104,7 +104,10 @@ async def _due_later(host: Host, run_id: str, until_us: int) -> int | None:
     p = await projected(host.store, loaded)
     state = facts_state(p, now_us) if row.worker else row
     due_us = None if state.due_us is None else max(state.due_us, until_us)
-    if not await host.store.set_index(p.locator, msgspec.structs.replace(state, due_us=due_us), p.row_seq):
+    if state.awaits and state.status == "ready":  # it looks again then, and registers anew
+        due_us = until_us
+    later = msgspec.structs.replace(state, due_us=due_us, awaits=(), need=0, at_us=0)
+    if not await host.store.set_index(p.locator, later, p.row_seq):
         raise _TailMoved
     return due_us
 

@@ -74,6 +74,7 @@ async def _submit(host: Host, live: LiveRun, answered: Answered) -> tuple[Next |
         host.emit("submitted", p)
         emit_facts(host, p, plan)
     if plan.rest is not None:
+        host.awaited |= bool(append.index.awaits)
         host.release(live, append.index.due_us)
         host.waiters.wake(p.run_id, p if p.ended is not None else None)
     return plan.next, (submitted.run_id, True)

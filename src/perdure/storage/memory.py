@@ -30,6 +30,7 @@ from perdure.ports.store import (
     Snapshot,
     SubmissionKey,
     Trouble,
+    WaitCycle,
     WaitingRuns,
     share,
 )
@@ -99,7 +100,7 @@ class MemoryStore:
     def append(self, append: Append, /) -> asyncio.Future[AppendResult]:
         return self._queued(lambda: self.data.append(append))
 
-    def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool]:
+    def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool | WaitCycle]:
         return self._queued(lambda: self.data.set_index(locator, state, tail_seq))
 
     def put_snapshot(self, locator: int, snapshot: Snapshot, /) -> None:
@@ -229,7 +230,7 @@ class MemoryStore:
         count = 0
         for run in self.data.runs():
             if run.state is not None and chosen(run, run.state):
-                self.data.set_state(run, change(run.state))
+                self.data.put_row(run, change(run.state))
                 count += 1
         self._committed()
         return count

@@ -11,11 +11,15 @@ class MemoryAwaits:
     Args:
         is_live: whether a run exists and has not ended.
         exists: whether it exists.
+        keeps_waiting: whether a waiter goes on waiting, unless somebody makes it do something else.
     """
 
-    def __init__(self, is_live: Callable[[str], bool], exists: Callable[[str], bool]) -> None:
+    def __init__(
+        self, is_live: Callable[[str], bool], exists: Callable[[str], bool], keeps_waiting: Callable[[str], bool]
+    ) -> None:
         self._is_live = is_live
         self._exists = exists
+        self._keeps_waiting = keeps_waiting
         self._targets: dict[str, set[str]] = {}
         self._waiters: dict[str, set[str]] = {}
         self._left: dict[str, int] = {}
@@ -42,8 +46,8 @@ class MemoryAwaits:
             if not self._waiters[target]:
                 del self._waiters[target]
         self._left.pop(waiter, None)
-        ids = tuple(awaits)
-        if not ids and not need:
+        ids = dict.fromkeys(awaits)
+        if not ids:
             return False
         existing = {target for target in ids if self._exists(target)}
         self._targets[waiter] = existing
@@ -68,7 +72,7 @@ class MemoryAwaits:
             at = ahead.pop()
             if at == run_id:
                 return True
-            if at not in reached and self._left.get(at, 0) > 0:
-                ahead += [target for target in self._targets.get(at, ()) if self._is_live(target)]
+            if at not in reached and self._left.get(at, 0) > 0 and self._keeps_waiting(at):
+                ahead += self._targets.get(at, ())
             reached.add(at)
         return False

@@ -102,7 +102,7 @@ class MemoryData:
         self._ledgers: dict[bytes, bytes] = {}
         self.pipeline_holds: list[PipelineHold] = []
         self.schedules: dict[str, ScheduleState] = {}
-        self.awaits = MemoryAwaits(self._is_live, self._by_id.__contains__)
+        self.awaits = MemoryAwaits(self._is_live, self._by_id.__contains__, self._keeps_waiting)
         self._numbers = itertools.count(1)
         self._stores: list[MemoryStore] = []
 
@@ -132,8 +132,7 @@ class MemoryData:
         before = run.at.get(append.prev_seq)
         if taken is not None or before is None or before.hash != append.prev_hash:
             return Conflict()
-        awaits = append.index.awaits if append.index is not None and append.token else ()
-        if self.awaits.closes_a_circle(run.run_id, awaits):
+        if append.token and self._closes_a_circle(run, append.index):
             return WaitCycle()
         run.add(append)
         self._append_index(run, append)
@@ -178,20 +177,29 @@ class MemoryData:
                 if not run.new.slot_once:
                     self._pass_slot_on(run, append.at_us)
 
-    def set_index(self, locator: int, state: IndexState, tail_seq: int) -> bool:
+    def set_index(self, locator: int, state: IndexState, tail_seq: int) -> bool | WaitCycle:
         run = self._runs.get(locator)
         if run is None or run.state is None or run.rows[-1].first_seq != tail_seq:
             return False
+        if self._closes_a_circle(run, state):
+            return WaitCycle()
         self.set_state(run, state)
         return True
+
+    def _closes_a_circle(self, run: MemoryRun, state: IndexState | None) -> bool:
+        return state is not None and state.status == "ready" and self.awaits.closes_a_circle(run.run_id, state.awaits)
 
     def set_state(self, run: MemoryRun, state: IndexState) -> None:
         if state.ledger:
             self._ledgers[state.signature] = state.ledger
             state = replace(state, ledger=b"")
-        if self.awaits.put(run.run_id, state.awaits, state.need) and state.status == "ready":
-            state = replace(state, due_us=state.at_us)
-        state = replace(state, awaits=(), need=0, at_us=0) if state.awaits else state
+        enough = self.awaits.put(run.run_id, () if state.status in TERMINAL else state.awaits, state.need)
+        if enough or self._closes_a_circle(run, state):
+            state = replace(state, due_us=state.at_us if state.status == "ready" else state.due_us)
+        self.put_row(run, replace(state, awaits=(), need=0, at_us=0))
+
+    def put_row(self, run: MemoryRun, state: IndexState) -> None:
+        """Write a row; what the run waits for stays as it is."""
         run.state = state
         run.attention = False
         if state.due_us is None:
@@ -206,6 +214,11 @@ class MemoryData:
             if other.state is not None and other.state.status == "ready" and not other.state.worker:
                 other.state = replace(other.state, due_us=at_us)
                 self._due[other.locator] = at_us
+
+    def _keeps_waiting(self, run_id: str) -> bool:
+        """It waits, or will when it is released; one that is invalid may come to do something else."""
+        run = self._by_id.get(run_id)
+        return run is not None and run.state is not None and run.state.status in ("ready", "held")
 
     def _is_live(self, run_id: str) -> bool:
         run = self._by_id.get(run_id)
@@ -259,7 +272,7 @@ class MemoryData:
     def _set_due(self, run: MemoryRun, due_us: int | None, reason: str) -> None:
         if run.state is not None:
             attention = run.attention
-            self.set_state(run, replace(run.state, due_us=due_us, reason=reason))
+            self.put_row(run, replace(run.state, due_us=due_us, reason=reason))
             run.attention = attention
 
     def _waiting_runs(self) -> list[MemoryRun]:
@@ -306,6 +319,9 @@ class MemoryData:
     def restore(self, run: MemoryRun, new: NewRun, state: IndexState, ended_us: int | None, slot_held: bool) -> None:
         self._free_slot(run)
         self._wait_no_more(run)
+        self.awaits.put(run.run_id, (), 0)
+        if ended_us is not None and run.ended_us is None:
+            self._end(run, ended_us)
         run.new, run.ended_us = new, ended_us
         self.set_state(run, state)
         if slot_held and new.slot_key is not None and (new.tenant, new.pipeline, new.slot_key) not in self._slots:

@@ -6,7 +6,8 @@ import sqlite3
 
 import msgspec
 
-from perdure.ports.store import IndexState
+from perdure.ports.store import TERMINAL, IndexState
+from perdure.storage.sqlite.rows import one
 
 SCHEMA = (
     # Which runs a resting run waits for; a row stays until the waiter has looked, so that nobody removes what it is
@@ -38,15 +39,21 @@ SCHEMA = (
     "DELETE FROM waiter WHERE waiter = old.n; END",
 )
 
-_EXISTING = "INSERT OR IGNORE INTO waiter (waiter, target) SELECT ?, id FROM run WHERE id = ?"
+_EXISTING = """
+    INSERT OR IGNORE INTO waiter (waiter, target) SELECT ?1, ?2
+    WHERE EXISTS (SELECT 1 FROM run WHERE id = ?2) OR EXISTS (SELECT 1 FROM stray WHERE id = ?2)
+"""
+"""A run whose index row is lost is there, and may go on when it is rebuilt."""
 _LIVE = """
-    SELECT count(*) FROM waiter w JOIN run r ON r.id = w.target WHERE w.waiter = ? AND r.ended_us IS NULL
+    SELECT count(*) FROM waiter w
+    WHERE w.waiter = ? AND NOT EXISTS (SELECT 1 FROM run r WHERE r.id = w.target AND r.ended_us IS NOT NULL)
 """
 _WAITS_BACK = """
     WITH RECURSIVE reached (id) AS (
         SELECT value FROM json_each(?1)
-        UNION SELECT w.target FROM reached JOIN run r ON r.id = reached.id AND r.awaiting > 0
-              JOIN waiter w ON w.waiter = r.n JOIN run t ON t.id = w.target AND t.ended_us IS NULL
+        UNION SELECT w.target
+              FROM reached JOIN run r ON r.id = reached.id AND r.awaiting > 0 AND r.status IN ('ready', 'held')
+              JOIN waiter w ON w.waiter = r.n
     )
     SELECT 1 FROM reached WHERE id = ?2
 """
@@ -57,18 +64,30 @@ def closes_a_circle(con: sqlite3.Connection, run_id: str, awaits: tuple[str, ...
     return con.execute(_WAITS_BACK, (msgspec.json.encode(awaits).decode(), run_id)).fetchone() is not None
 
 
-def register(cursor: sqlite3.Cursor, locator: int, state: IndexState) -> None:
-    """Note what a run waits for; it is due at once if enough of that has ended, or is not there."""
-    if not state.awaits:
+def register(cursor: sqlite3.Cursor, locator: int, state: IndexState, *, checked: bool = False) -> None:
+    """Note what a run waits for; it is due at once if enough of that has ended, or is not there.
+
+    Args:
+        checked: it closes no circle. Otherwise it is due at once if it does: an owner is to look.
+    """
+    if not state.awaits or state.status in TERMINAL:
         return
-    cursor.executemany(_EXISTING, [(locator, target) for target in state.awaits])
+    awaits = tuple(dict.fromkeys(state.awaits))
+    cursor.executemany(_EXISTING, [(locator, target) for target in awaits])
     live: int = cursor.execute(_LIVE, (locator,)).fetchone()[0]
-    left = state.need - (len(state.awaits) - live)
-    cursor.execute(
-        "UPDATE run SET awaiting = ?1, due_us = CASE WHEN ?1 <= 0 AND status = 'ready' THEN ?2 ELSE due_us END "
-        "WHERE n = ?3",
-        (left, state.at_us, locator),
+    left = state.need - (len(awaits) - live)
+    due = state.status == "ready" and (
+        left <= 0 or (not checked and _is_in_a_circle(cursor.connection, locator, awaits))
     )
+    cursor.execute(
+        "UPDATE run SET awaiting = ?, due_us = CASE WHEN ? THEN ? ELSE due_us END WHERE n = ?",
+        (left, due, state.at_us, locator),
+    )
+
+
+def _is_in_a_circle(con: sqlite3.Connection, locator: int, awaits: tuple[str, ...]) -> bool:
+    waiter = one(con, "SELECT id FROM run WHERE n = ?", (locator,))
+    return waiter is not None and closes_a_circle(con, waiter[0], awaits)
 
 
 def anybody_waits(con: sqlite3.Connection) -> bool:

@@ -109,10 +109,9 @@ INSERT_MANY = {rows: _insert_many(rows) for rows in (64, 32, 16, 8, 4)}
 INSERTED = "SELECT run, append_id FROM journal WHERE rowid > ? AND rowid <= ?"
 UPDATE_STATE = f"UPDATE run SET {STATE_ASSIGNMENTS} WHERE n = ?"
 UPDATE_END = f"UPDATE run SET {STATE_ASSIGNMENTS}, ended_us = ?, slot_held = slot_held AND slot_once WHERE n = ?"
-UPDATE_IF_AT_TAIL = (
-    f"UPDATE run SET {STATE_ASSIGNMENTS} WHERE n = ? "
-    "AND ? = ifnull((SELECT max(first_seq) FROM journal WHERE run = n), 0)"
-)
+_AT_TAIL = "n = ? AND ? = ifnull((SELECT max(first_seq) FROM journal WHERE run = n), 0)"
+UPDATE_IF_AT_TAIL = f"UPDATE run SET {STATE_ASSIGNMENTS} WHERE {_AT_TAIL}"
+ID_AT_TAIL = f"SELECT id FROM run WHERE {_AT_TAIL}"
 FLAG_OWNED = "UPDATE run SET attention = 1 WHERE n = ? AND worker IS NOT NULL"
 PUT_SNAPSHOT = """
     INSERT OR REPLACE INTO snapshot (run, row_seq, row_hash, version, reducer, data)
@@ -239,11 +238,7 @@ def _apply(cursor: sqlite3.Cursor, entry: Entry) -> EntryResult:
     if type(entry) is Append:
         return _append(cursor, entry) if entry.new is None else _append_new(cursor, entry, entry.new)
     if type(entry) is SetIndex:
-        cursor.execute(UPDATE_IF_AT_TAIL, (*state_values(entry.state), entry.locator, entry.tail_seq))
-        if cursor.rowcount != 1:
-            return False
-        register(cursor, entry.locator, entry.state)
-        return True
+        return _set_index(cursor, entry)
     if type(entry) is PutSnapshot:
         s = entry.snapshot
         cursor.execute(PUT_SNAPSHOT, (entry.locator, s.row_seq, s.row_hash, s.version, s.reducer, s.data))
@@ -251,13 +246,31 @@ def _apply(cursor: sqlite3.Cursor, entry: Entry) -> EntryResult:
     raise TypeError(f"not an entry of a group: {type(entry).__name__}")
 
 
+def _set_index(cursor: sqlite3.Cursor, entry: SetIndex) -> bool | WaitCycle:
+    if entry.state.awaits:
+        known = one(cursor.connection, ID_AT_TAIL, (entry.locator, entry.tail_seq))
+        if known is not None and _closes_a_circle(cursor.connection, known[0], entry.state):
+            return WaitCycle()
+    cursor.execute(UPDATE_IF_AT_TAIL, (*state_values(entry.state), entry.locator, entry.tail_seq))
+    if cursor.rowcount != 1:
+        return False
+    register(cursor, entry.locator, entry.state, checked=True)
+    return True
+
+
+def _closes_a_circle(con: sqlite3.Connection, run_id: str, state: IndexState | None) -> bool:
+    if state is None or not state.awaits or state.status != "ready":
+        return False
+    return closes_a_circle(con, run_id, state.awaits)
+
+
 def _append(cursor: sqlite3.Cursor, append: Append) -> AppendResult:
-    awaits = append.index.awaits if append.index is not None and append.token else ()
-    if awaits and closes_a_circle(cursor.connection, append.run_id, awaits):
-        return WaitCycle()
     cursor.execute(INSERT_NEXT, _values(append))
     if cursor.rowcount != 1:
         return _why_lost(cursor.connection, append)
+    if append.token and _closes_a_circle(cursor.connection, append.run_id, append.index):
+        cursor.execute("DELETE FROM journal WHERE run = ? AND first_seq = ?", (append.locator, append.first_seq))
+        return WaitCycle()
     _append_index(cursor, append)
     return Committed(append.locator)
 
@@ -266,22 +279,22 @@ def _append_index(cursor: sqlite3.Cursor, append: Append) -> None:
     if append.token == 0:
         _index_from_outside(cursor, append)
     elif append.index is not None:
-        _write_state(cursor, append.locator, append.index, append.at_us)
+        _write_state(cursor, append.locator, append.index, append.at_us, checked=True)
 
 
 def _index_from_outside(cursor: sqlite3.Cursor, append: Append) -> None:
     """Facts from outside: an owner is told, nobody's run gets its new state."""
     cursor.execute(FLAG_OWNED, (append.locator,))
     if cursor.rowcount == 0 and append.index is not None:
-        _write_state(cursor, append.locator, append.index, append.at_us)
+        _write_state(cursor, append.locator, append.index, append.at_us, checked=False)
 
 
-def _write_state(cursor: sqlite3.Cursor, locator: int, state: IndexState, at_us: int) -> None:
+def _write_state(cursor: sqlite3.Cursor, locator: int, state: IndexState, at_us: int, *, checked: bool) -> None:
     if state.status in TERMINAL:
         cursor.execute(UPDATE_END, (*state_values(state), at_us, locator))
     else:
         cursor.execute(UPDATE_STATE, (*state_values(state), locator))
-        register(cursor, locator, state)
+        register(cursor, locator, state, checked=checked)
 
 
 def _append_new(cursor: sqlite3.Cursor, append: Append, new: NewRun) -> AppendResult:

@@ -27,6 +27,7 @@ from perdure.ports.store import (
     Snapshot,
     SubmissionKey,
     Trouble,
+    WaitCycle,
     WaitingRuns,
 )
 from perdure.storage.sqlite import awaits, holds, keys, queries, schedules, slots
@@ -166,9 +167,9 @@ class SqliteStore:
         self._enqueue(loop, (future, append))
         return future
 
-    def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool]:
+    def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool | WaitCycle]:
         loop = self._live_loop()
-        future: asyncio.Future[bool] = loop.create_future()
+        future: asyncio.Future[bool | WaitCycle] = loop.create_future()
         self._enqueue(loop, (future, SetIndex(locator, state, tail_seq)))
         return future
 

@@ -17,12 +17,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from perdure.ports.store import Store
-from perdure.testing.conformance import index, journal, life, schedules, submit
+from perdure.testing.conformance import awaits, index, journal, life, schedules, submit
 from perdure.testing.conformance.lab import Check, Draft, Lab
 
 __all__ = ["CHECKS", "Check", "Draft", "Lab", "run_check"]
 
-CHECKS: tuple[Check, ...] = (*journal.CHECKS, *index.CHECKS, *life.CHECKS, *submit.CHECKS, *schedules.CHECKS)
+CHECKS: tuple[Check, ...] = (
+    *journal.CHECKS,
+    *index.CHECKS,
+    *awaits.CHECKS,
+    *life.CHECKS,
+    *submit.CHECKS,
+    *schedules.CHECKS,
+)
 
 
 async def run_check(check: Check, make: Callable[[], Store]) -> None:

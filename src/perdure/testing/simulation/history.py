@@ -13,7 +13,7 @@ from perdure.core.facts import RunSubmitted, RunSucceeded
 from perdure.core.journal import decode_facts
 from perdure.core.retry import DEFAULT_RETRY, Retry
 from perdure.core.topology import Topology
-from perdure.ports.store import TERMINAL, Append, AppendResult, IndexState, PipelineHold
+from perdure.ports.store import TERMINAL, Append, AppendResult, IndexState, PipelineHold, WaitCycle
 from perdure.runtime.registry import topologies
 from perdure.storage.memory_data import MemoryData, MemoryRun
 from perdure.testing.simulation.designs import RETRIES, condition_holds
@@ -120,13 +120,13 @@ class History(MemoryData):
         run = self.run(run_id)
         return 0 if run is None else len(run.rows)
 
-    def set_index(self, locator: int, state: IndexState, tail_seq: int) -> bool:
+    def set_index(self, locator: int, state: IndexState, tail_seq: int) -> bool | WaitCycle:
         """See `MemoryData.set_index`."""
         done = super().set_index(locator, state, tail_seq)
         run = self.at(locator)
         run_id = run.run_id if run is not None else "?"
         self.note(f"index {run_id[-5:]} {state.status} due {state.due_us} {state.reason[:40]} -> {done}")
-        if done:
+        if done is True:
             self.judges[run_id].was_invalid |= state.status == "invalid"
             self._check_index(run_id)
         return done

@@ -30,6 +30,7 @@ from perdure.ports.store import (
     Store,
     SubmissionKey,
     Trouble,
+    WaitCycle,
     WaitingRuns,
 )
 from perdure.runtime.loading import project, snapshot_of
@@ -65,7 +66,7 @@ class FaultyStore:
         self._inner = MemoryStore(history)
         self._alive = True
         self._closed = False
-        self._in_flight: dict[asyncio.Future[AppendResult] | asyncio.Future[bool], None] = {}
+        self._in_flight: dict[asyncio.Future[AppendResult] | asyncio.Future[bool | WaitCycle], None] = {}
         self._trouble: list[Callable[[Trouble], None]] = []
 
     # --- life
@@ -158,10 +159,10 @@ class FaultyStore:
             if self._history.judges[append.run_id].seq != seq or not isinstance(found, Committed):
                 self._history.blame(append.run_id, "J-14", f"an append sent again was answered {found}")
 
-    def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool]:
+    def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool | WaitCycle]:
         self._check_alive()
         dice, loop = self._dice, asyncio.get_running_loop()
-        answer: asyncio.Future[bool] = loop.create_future()
+        answer: asyncio.Future[bool | WaitCycle] = loop.create_future()
         if self._closed:
             raise StoreUnavailable("the store is closed")
         self._track(answer, "")
@@ -188,11 +189,11 @@ class FaultyStore:
         self._check_alive()
         self._inner.put_snapshot(locator, snapshot)
 
-    def _track(self, answer: asyncio.Future[AppendResult] | asyncio.Future[bool], run_id: str) -> None:
+    def _track(self, answer: asyncio.Future[AppendResult] | asyncio.Future[bool | WaitCycle], run_id: str) -> None:
         """Who waits for an append may be canceled; the append itself never is [J-14]."""
         self._in_flight[answer] = None
 
-        def landed(future: asyncio.Future[AppendResult] | asyncio.Future[bool]) -> None:
+        def landed(future: asyncio.Future[AppendResult] | asyncio.Future[bool | WaitCycle]) -> None:
             self._in_flight.pop(future, None)
             if future.cancelled() and self._alive:
                 self._history.blame(run_id, "J-14", "an append in flight was canceled with its caller")
