@@ -146,19 +146,29 @@ def reserve_items(
     p: Projection, topology: Topology, facts: list[Fact], op: UnitOp, s: Setting
 ) -> tuple[tuple[int, int], ...]:
     """Reserve as many items as may run now, those that were tried before first; by index, with their attempts."""
-    found, terms = p.units[op.step], s.evaluator.terms(op.step)
-    if not s.may_start or p.held is not None or not _goes_on(p, topology, op.step, found, terms):
-        return ()
-    if found.shape == "loop" and 0 < terms.most <= found.turns:
-        return ()
-    bound = terms.bound or len(found.items)
+    found = p.units[op.step]
     starts: list[tuple[int, int]] = []
-    for index in list(found.startable(s.now_us, bound - len(found.open))):
+    for index in list(found.startable(s.now_us, _room_for_items(p, topology, op.step, s))):
         entry = found.entry(index)
         attempt = 1 if entry is None else entry.attempts + 1
         emit(p, facts, ItemReserved(op.step, index, attempt), s.now_us)
         starts.append((index, attempt))
     return tuple(starts)
+
+
+def items_due_us(p: Projection, topology: Topology, step: str, s: Setting) -> int | None:
+    """When an item of a unit may be started while others run; 0: now; None: not before one of those ends [B-10]."""
+    return p.units[step].wake_us() if _room_for_items(p, topology, step, s) > 0 else None
+
+
+def _room_for_items(p: Projection, topology: Topology, step: str, s: Setting) -> int:
+    """How many items may be started beside those that run."""
+    found, terms = p.units[step], s.evaluator.terms(step)
+    if not s.may_start or p.held is not None or not _goes_on(p, topology, step, found, terms):
+        return 0
+    if found.shape == "loop" and 0 < terms.most <= found.turns:
+        return 0
+    return (terms.bound or len(found.items)) - len(found.open)
 
 
 def record_items(

@@ -87,19 +87,26 @@ class ItemInvocation(Invocation[In_co, D_co], Generic[In_co, D_co, T_co]):
 
     Attributes:
         index: of the item, from 0; of a loop the number of turns before.
+        stopped: this attempt is to end, for whatever reason; set by the engine.
     """
 
-    __slots__ = ("_raw", "_value", "index")
+    __slots__ = ("_raw", "_value", "index", "stopped")
 
     def __init__(self, source: RunView, step: ErasedStep, attempt: int, index: int, raw: bytes) -> None:
         super().__init__(source, step, attempt)
         self.index = index
+        self.stopped = False
         self._raw = raw
         self._value: Any = _UNREAD
 
     @property
     def _item(self) -> int | None:
         return self.index
+
+    @property
+    def canceled(self) -> bool:
+        """Whether this attempt is to end: the run is canceled, its time is over, the engine stops [R-12]."""
+        return self.stopped or self._source.canceled
 
     @property
     def item(self) -> T_co:

@@ -18,6 +18,7 @@ from perdure.define.decorator import check_duration
 from perdure.define.fake import FakeInvocation, FakeRun, FakeUnwindInvocation
 from perdure.define.functions import AnyFunction, check_pure, name_of
 from perdure.define.invocation import FailedInvocation, Invocation, UnwindInvocation
+from perdure.define.items import ItemInvocation, ItemStep
 from perdure.define.names import check_id
 from perdure.define.output import output_codec
 from perdure.define.step import AnyStep, ErasedStep, Given, Optional, always_before
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 In = TypeVar("In")
 D_contra = TypeVar("D_contra", contravariant=True)
 D = TypeVar("D")
+T = TypeVar("T")
 Out = TypeVar("Out")
 Out_co = TypeVar("Out_co", covariant=True)
 
@@ -146,6 +148,31 @@ class Pipeline(Generic[In, D_contra, Out_co]):
             DefinitionError: a state of a step of another pipeline was given.
         """
         return FakeInvocation(FakeRun(self, input, deps, states, run_id=run_id), None, 1)
+
+    def fake_item(
+        self,
+        step: ItemStep[In, D_contra, Any, T, Any],
+        *,
+        item: T,
+        index: int = 0,
+        attempt: int = 1,
+        input: In,
+        deps: D_contra,
+        states: Sequence[Given[In, D_contra]] = (),
+        run_id: str = "fake",
+    ) -> ItemInvocation[In, D_contra, T]:
+        """An invocation for the handler of one item of `step`, or of one turn: `await ship(orders.fake_item(...))`.
+
+        Raises:
+            PayloadError: the input or the item could not be stored.
+            DefinitionError: the step is not in this pipeline, or has no items; or a state is of another pipeline.
+        """
+        given: object = step
+        own = self.steps.get(step.id)
+        if not isinstance(given, ItemStep) or own is None or own.origin is not step.origin:
+            raise DefinitionError(f"fake_item: {step!r} is not a ForEach or Loop of pipeline {self.id!r}")
+        run = FakeRun(self, input, deps, states, run_id=run_id)
+        return ItemInvocation(run, step, attempt, index, step.item_codec.encode(item))
 
     def fake_unwind(
         self,

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from perdure.core.facts import RunSubmitted
-from perdure.core.operations import EndedOp, UnitOp
+from perdure.core.operations import EndedOp
 from perdure.core.plan import ENGINE_ACTOR, Plan
 from perdure.core.projection import Projection
 from perdure.core.retry import Retry
@@ -25,11 +25,11 @@ from perdure.runtime.client import Client
 from perdure.runtime.events import emit_facts
 from perdure.runtime.host import Host, Middleware, Options
 from perdure.runtime.line import Line
-from perdure.runtime.live import LiveRun
 from perdure.runtime.loading import projected
 from perdure.runtime.operations import AbandonRun, RunOperation
 from perdure.runtime.registry import deploy
 from perdure.runtime.schedules import Scheduler, tick_key
+from perdure.runtime.stuck import report_blocked, report_stuck
 from perdure.runtime.submission import submit_and_drive
 from perdure.runtime.submitting import OnBusy
 from perdure.runtime.verifying import rebuild
@@ -42,9 +42,6 @@ PATROL_S = 60.0
 
 MEND_S = 1.0
 """How long the submitter of a run that replaces others may take to cancel them, before the engine does."""
-
-STUCK_US = 600_000_000
-"""An attempt that runs longer than this, ten minutes, is reported once [R-15]."""
 
 GRACE_S = 5.0
 """How long interrupted handlers may take to clean up before the engine stops without them."""
@@ -376,45 +373,11 @@ class Engine(Client):
                 timer.cancel()
 
     def _report_stuck(self) -> None:
-        """Name attempts that have been running for very long, once each [R-15]; and look after runs that wait."""
+        """Name attempts that have been running for very long, and look after runs that wait."""
         self._mend_soon()
-        now_us = self._system.now_us()
-        for live in list(self._host.live.values()):
-            op = live.op
-            if (
-                op is None
-                or isinstance(op, UnitOp)
-                or not live.in_handler
-                or live.stuck
-                or now_us - live.started_us < STUCK_US
-            ):
-                continue
-            live.stuck = True
-            minutes = (now_us - live.started_us) // 60_000_000
-            logger.warning("step %r of run %s has been running for %d minutes", op.step, live.p.run_id, minutes)
-            if self._host.observers:
-                self._host.emit("stuck", live.p, step=op.step, attempt=op.attempt, detail=f"{minutes} minutes")
+        report_stuck(self._host)
         self._patrol = self._loop.call_later(PATROL_S, self._report_stuck)
 
     def _on_blocked(self, task: asyncio.Task[Any] | None, stack: str) -> None:
-        """Name the handler that blocks the loop; called in the watchdog's thread."""
-        for live in list(self._host.live.values()):
-            if live.task is task and live.op is not None:
-                logger.warning(
-                    "step %r of run %s has blocked the event loop for more than %.1f s; write it as `def` to run it "
-                    "in a thread, or await\n%s",
-                    live.op.step,
-                    live.p.run_id,
-                    self._host.options.block_limit_s,
-                    stack,
-                )
-                if self._host.observers:
-                    self._loop.call_soon_threadsafe(self._emit_blocked, live)
-                return
-        logger.warning(
-            "something has blocked the event loop for more than %.1f s\n%s", self._host.options.block_limit_s, stack
-        )
-
-    def _emit_blocked(self, live: LiveRun) -> None:
-        op = live.op
-        self._host.emit("blocked", live.p, step=op.step if op is not None else "")
+        """The loop does not run; called in the watchdog's thread."""
+        report_blocked(self._host, task, stack)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from perdure.core.facts import OperationRetryScheduled, RunFailed, SegmentAttemptStarted
+from perdure.core.facts import (
+    ItemFailed,
+    ItemOutputRecorded,
+    ItemRetryScheduled,
+    OperationRetryScheduled,
+    RunFailed,
+    SegmentAttemptStarted,
+)
 from perdure.core.operations import EndedOp, InvalidOp
 from perdure.core.plan import Plan
 from perdure.core.projection import Projection
+from perdure.ports.observer import EventKind
 from perdure.runtime.host import Host
 
 
@@ -18,6 +26,13 @@ def emit_facts(host: Host, p: Projection, plan: Plan) -> None:
             case OperationRetryScheduled():
                 detail = fact.failure.message if fact.failure is not None else fact.cause
                 host.emit("retry-scheduled", p, step=fact.step, phase=fact.phase, attempt=fact.attempt, detail=detail)
+            case ItemRetryScheduled():
+                detail = fact.failure.message if fact.failure is not None else fact.cause
+                _emit_item(host, p, "retry-scheduled", fact, f": {detail}")
+            case ItemOutputRecorded():
+                _emit_item(host, p, "attempt-succeeded", fact)
+            case ItemFailed():
+                _emit_item(host, p, "attempt-failed", fact, f": {fact.failure.message}")
             case RunFailed():
                 host.emit(
                     "canceled" if fact.failure.kind == "canceled" else "failed",
@@ -37,6 +52,16 @@ def emit_facts(host: Host, p: Projection, plan: Plan) -> None:
             pass
         case _:
             host.emit("released", p)
+
+
+def _emit_item(
+    host: Host,
+    p: Projection,
+    kind: EventKind,
+    fact: ItemRetryScheduled | ItemOutputRecorded | ItemFailed,
+    said: str = "",
+) -> None:
+    host.emit(kind, p, step=fact.step, phase="forward", attempt=fact.attempt, detail=f"item {fact.index}{said}")
 
 
 def _emit_simple(host: Host, p: Projection, fact: object) -> None:

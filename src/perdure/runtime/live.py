@@ -49,6 +49,18 @@ class Stoppable(Protocol):
         """Cancel them; the first reason stays."""
         ...
 
+    def nudge(self) -> None:
+        """Something came from outside: plan anew."""
+        ...
+
+    def item_of(self, task: object) -> int | None:
+        """The item whose handler this task runs, if it does; called in any thread [R-15]."""
+        ...
+
+    def stuck(self, before_us: int) -> list[tuple[int, int, int]]:
+        """Item, attempt and start of those that run since before then, each told once [R-15]."""
+        ...
+
 
 class LiveRun:
     """One owned run. It is the `RunView` of its handlers and the `Evaluator` of its planning.
@@ -357,6 +369,8 @@ class LiveRun:
             self.stop_handler("fenced")
         elif self.must_stop():
             self.stop_handler("cancel")
+        elif self.crew is not None:
+            self.crew.nudge()
 
     def must_stop(self) -> bool:
         """A cancel is to end the running forward attempt, unless its step settles first [R-12]."""
