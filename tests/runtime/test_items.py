@@ -118,15 +118,21 @@ class Crowd:
 async def test_outputs_are_in_index_order_whatever_the_order_of_completion(system: VirtualSystem) -> None:
     """B-10"""
     ended: list[int] = []
+    crowd = Crowd()
 
     async def slow(inv: One) -> str:
-        await asyncio.sleep(10 - inv.index)
+        await crowd(inv.index)
         ended.append(inv.index)
         return f"{inv.index}:{inv.item}"
 
     pipeline = made_by(each(slow))
     async with World(system).engine(app(pipeline)) as engine:
-        result = await (await engine.submit(pipeline, "abcd")).result()
+        run = await engine.submit(pipeline, "abcd")
+        await crowd.until(4)
+        for index in (3, 2, 1, 0):
+            crowd.let_go(index)
+            await crowd.until(4, index)
+        result = await run.result()
     assert isinstance(result, Succeeded)
     assert result.output == ["0:97", "1:98", "2:99", "3:100"]
     assert ended == [3, 2, 1, 0]
@@ -995,8 +1001,7 @@ async def test_an_item_that_runs_for_very_long_is_reported_once(system: VirtualS
     pipeline = made_by(each(waits))
     async with World(system).engine(app(pipeline), observers=[events]) as engine:
         run = await engine.submit(pipeline, "abc")
-        await asyncio.sleep(5 * STUCK_US / SECOND_US)
-        crowd.let_go(1)
+        asyncio.get_running_loop().call_later(5 * STUCK_US / SECOND_US, crowd.let_go, 1)
         assert isinstance(await run.result(), Succeeded)
     told = [(event.step, event.attempt, event.detail) for event in events if event.kind == "stuck"]
     assert told == [("each/v1", 1, "item 1: 10 minutes")]

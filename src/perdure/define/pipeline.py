@@ -31,6 +31,8 @@ In = TypeVar("In")
 D_contra = TypeVar("D_contra", contravariant=True)
 D = TypeVar("D")
 T = TypeVar("T")
+S = TypeVar("S")
+R = TypeVar("R")
 Out = TypeVar("Out")
 Out_co = TypeVar("Out_co", covariant=True)
 
@@ -151,7 +153,7 @@ class Pipeline(Generic[In, D_contra, Out_co]):
 
     def fake_item(
         self,
-        step: ItemStep[In, D_contra, Any, T, Any],
+        step: ItemStep[In, D_contra, S, T, R],
         *,
         item: T,
         index: int = 0,
@@ -169,7 +171,7 @@ class Pipeline(Generic[In, D_contra, Out_co]):
         """
         given: object = step
         own = self.steps.get(step.id)
-        if not isinstance(given, ItemStep) or own is None or own.origin is not step.origin:
+        if not isinstance(given, ItemStep) or own is None or own.origin is not step.origin:  # pyright: ignore[reportUnnecessaryIsInstance]  # see step.py
             raise DefinitionError(f"fake_item: {step!r} is not a ForEach or Loop of pipeline {self.id!r}")
         run = FakeRun(self, input, deps, states, run_id=run_id)
         return ItemInvocation(run, step, attempt, index, step.item_codec.encode(item))
