@@ -10,7 +10,7 @@ import pytest
 from perdure.core import admission
 from perdure.core import facts as f
 from perdure.core.explain import explain
-from perdure.core.operations import EndedOp, HeldOp, InvalidOp, RunOp, WaitOp
+from perdure.core.operations import HeldOp, InvalidOp, RunOp, WaitOp
 from perdure.core.plan import Closed, Opening, Parked, RunEnd
 from perdure.core.projection import dump, restore
 from perdure.core.reconciler import reconcile
@@ -240,10 +240,13 @@ def test_a_circle_fails_the_wait_that_closes_it_and_no_other(text: str) -> None:
 
 
 def test_a_circle_is_told_at_a_claim_too() -> None:
-    """R-13, D-8: the runs that it waits for ended up waiting for it."""
+    """R-13, D-8."""
     life = for_runs("r1")
     life.cycle = True
     assert names(life.claim().facts)[:3] == [*OVER, "Failed A"]
+    life = Life("A@ B")
+    life.author.openings["A"], life.cycle = Opening(0, ("go",)), True
+    assert isinstance(life.claim().rest, Parked), "a message closes no circle"
 
 
 # --- cancel, hold, drain, operators
@@ -436,11 +439,8 @@ def test_explain_says_what_it_waits_for() -> None:
             assert explain(life.p, life.topology).steps[0].why == "an operator passed over it"
 
 
-def test_a_run_may_end_with_its_wait_and_a_deadline_cancels_it() -> None:
-    """E-10, R-12."""
-    life = waiting("A@")
-    comes(life)
-    assert life.claim().rest == EndedOp()
+def test_a_deadline_cancels_it() -> None:
+    """R-12."""
     life = Life("A@", submission=submitted(deadline_us=50_000))
     life.author.openings["A"] = Opening(0, ("go",))
     life.claim()
