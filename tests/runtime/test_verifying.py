@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sqlite3
 from contextlib import closing
@@ -372,3 +373,23 @@ async def test_a_snapshot_that_is_damaged_or_of_another_release_is_not_used(tmp_
         async with app(pipeline).client(store=SqliteStore(path)) as client:
             assert (await client.info(run_id)).reason == "error"
         await go_on(path, pipeline, run_id)
+
+
+async def test_a_cancel_that_the_owner_has_yet_to_take_note_of_is_no_difference(tmp_path: Path) -> None:
+    """J-11, J-6: the facts know it, and the row is flagged until its owner writes it; also when that was killed."""
+    started = asyncio.Event()
+
+    @step("long/v1")
+    async def long(inv: Inv) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    pipeline = line(long)
+    path = tmp_path / "killed.db"
+    async with app(pipeline).engine(store=SqliteStore(path)) as engine:
+        run = await engine.submit(pipeline, "x")
+        await started.wait()
+        engine.abort()
+    async with app(pipeline).client(store=SqliteStore(path)) as client:
+        await client.cancel(run.id)
+        assert (await client.verify()).findings == ()

@@ -9,7 +9,7 @@ from perdure.core.journal import NewerJournal
 from perdure.core.projection import REDUCER_VERSION, Projection, dump
 from perdure.core.signature import sign, signature_of
 from perdure.errors import CorruptJournal, NotFound
-from perdure.ports.store import TERMINAL, IndexState, LoadedRun, NewRun, RunFilter, Snapshot, Store
+from perdure.ports.store import TERMINAL, LoadedRun, RunFilter, RunRow, Snapshot, Store
 from perdure.runtime.arguments import STATUSES
 from perdure.runtime.indexing import corrupt_state, facts_state, new_run
 from perdure.runtime.info import Finding, VerifyReport
@@ -66,7 +66,7 @@ async def _runs(store: Store, run_id: str | None) -> AsyncIterator[str]:
 
 def check_run(loaded: LoadedRun, snapshot: Snapshot | None, now_us: int) -> list[Finding]:
     """Differences between a run's facts, its chain, its index row and its snapshot."""
-    run_id, state = loaded.row.run.run_id, loaded.row.state
+    run_id = loaded.row.run.run_id
     p = Projection(run_id, loaded.row.locator)
     at_snapshot: bytes | None = None
     try:
@@ -80,15 +80,16 @@ def check_run(loaded: LoadedRun, snapshot: Snapshot | None, now_us: int) -> list
     if p.submitted is None:
         problems.append("the run has no facts: its journal is gone")
     else:
-        problems += _row_problems(p, loaded.row.run, state, now_us, waiting=loaded.row.waiting)
+        problems += _row_problems(p, loaded.row, now_us)
     usable = snapshot is not None and snapshot.reducer == REDUCER_VERSION
     if snapshot is not None and usable and at_snapshot is not None and at_snapshot != snapshot.data:
         problems.append("its snapshot differs from the facts it was folded from")
     return [Finding(run_id, 0, problem) for problem in problems]
 
 
-def _row_problems(p: Projection, run: NewRun, state: IndexState, now_us: int, *, waiting: bool) -> list[str]:
+def _row_problems(p: Projection, row: RunRow, now_us: int) -> list[str]:
     problems: list[str] = []
+    run, state = row.run, row.state
     if p.submitted is not None and run != new_run(p.submitted, p.submitted_us):
         problems.append("its index row names another pipeline, resource, slot, input or time than its first fact")
     if state.version > p.version or (state.version == p.version and state.tail_hash not in (b"", p.row_hash)):
@@ -107,11 +108,11 @@ def _row_problems(p: Projection, run: NewRun, state: IndexState, now_us: int, *,
         problems.append(f"its index row has priority {state.priority}, the facts have {p.priority}")
     if state.signature not in (b"", sign(p)[0]):
         problems.append("its index row says that other steps are behind it than its facts do")
-    if state.canceling != (p.cancel is not None):
+    if state.canceling != (p.cancel is not None) and not row.attention:  # its owner has yet to take note
         problems.append("its index row and its facts differ on whether it is being canceled")
     if state.status == "held" and p.held is None:
         problems.append("its index row says held, the facts do not")
-    if state.status == "ready" and state.due_us is None and expected.due_us is not None and not waiting:
+    if state.status == "ready" and state.due_us is None and expected.due_us is not None and not row.waiting:
         problems.append("it waits for a worker and has no due time")
     return problems
 
