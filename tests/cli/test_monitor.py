@@ -61,5 +61,26 @@ def test_the_live_view_counts_and_names_what_is_at_work() -> None:
 def test_an_event_as_json() -> None:
     assert event_json(event("held")) == {
         "event": "held", "at": "1970-01-01T00:00:00.000000Z", "run_id": "r1", "pipeline": "order", "step": None,
-        "phase": None, "attempt": None, "detail": None,
+        "phase": None, "attempt": None, "detail": None, "item": None,
     }  # fmt: skip
+
+
+def test_items_are_counted_apart_and_shown_while_they_run() -> None:
+    """B-2: several of one run at once."""
+    monitor = Monitor(started_us=0)
+    for i in range(3):
+        monitor.see(Event("attempt-started", 0, "r1", "order", "a", "", 1, "", i))
+    monitor.see(Event("attempt-succeeded", SECOND, "r1", "order", "a", "", 1, "", 0))
+    monitor.see(Event("attempt-failed", SECOND, "r1", "order", "a", "", 1, "no crew", 2))
+    rows = [" ".join(line.split()) for line in plain(monitor.table(2 * SECOND))]
+    assert [row for row in rows if "r1" in row] == ["now r1 a item 1 2 s"]
+    assert "1 item done" in monitor.summary(2 * SECOND)
+    monitor.see(Event("unit-resolved", SECOND, "r1", "order", "a"))
+    monitor.see(Event("released", SECOND, "r1", "order"))
+    assert not monitor.at_work
+    assert "1 step done" in monitor.summary(2 * SECOND)
+
+
+def test_a_run_that_begins_to_wait_is_a_line() -> None:
+    waiting = Event("waiting", SECOND, "r1", "order", "a", "", 0, "waits for message 'go'")
+    assert LogLines().lines(waiting)[0].endswith("run r1 of order waiting, a: waits for message 'go'")

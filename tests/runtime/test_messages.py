@@ -28,7 +28,7 @@ from perdure import (
 )
 from perdure.core.facts import MessageReceived, OperationWoken
 from perdure.testing.clock import EPOCH_US, VirtualSystem
-from tests.runtime.lab import SECOND_US, Failing, Gate, Inv, World, app, facts, names, until, virtually
+from tests.runtime.lab import SECOND_US, Events, Failing, Gate, Inv, World, app, facts, names, until, virtually
 
 HOUR_US = 3_600 * SECOND_US
 
@@ -362,3 +362,17 @@ async def test_a_crash_between_message_and_wake_loses_neither(system: VirtualSys
         assert (await names(run)).count("OperationWoken") == 1
     assert isinstance(result, Succeeded)
     assert result.output == Approval("ada")
+
+
+@virtually
+async def test_observers_are_told_that_it_waits_and_why_it_goes_on(system: VirtualSystem) -> None:
+    """R-15."""
+    world, pipeline, events = World(system), approved(), Events()
+    async with world.engine(app(pipeline), observers=[events]) as engine:
+        run = await waiting(engine, pipeline)
+        found = await events.until("waiting")
+        assert (found.step, found.detail) == ("approval/v1", WAITS)
+        await run.send("approval", Approval("ada"))
+        await run.result()
+    woken = [event for event in events if event.kind == "woken"]
+    assert [(event.step, event.detail) for event in woken] == [("approval/v1", "by message")]

@@ -22,8 +22,12 @@ LOUD = frozenset(
     " tick-skipped".split()
 )
 """Kinds that always get a line of their own."""
-QUIET = frozenset({"submitted", "succeeded", "retry-scheduled"})
+QUIET = frozenset({"submitted", "succeeded", "retry-scheduled", "waiting", "unit-opened"})
 """Kinds that get a line of their own while there are few of them."""
+RESTS = frozenset(
+    {"attempt-succeeded", "attempt-failed", "retry-scheduled", "late", *ENDS, "held", "invalid", "released"}
+)
+"""Kinds after which nothing of the run is running."""
 LINES_A_SECOND = 20
 SHOWN_AT_WORK = 8
 SHOWN_NEWS = 6
@@ -41,6 +45,7 @@ def event_json(event: Event) -> dict[str, object]:
         "phase": event.phase or None,
         "attempt": event.attempt or None,
         "detail": event.detail or None,
+        "item": event.item,
     }
 
 
@@ -67,7 +72,7 @@ class LogLines:
         lines = self.tick(event.at_us)
         if event.kind in LOUD:
             return [*lines, f"{iso_local(event.at_us)}  {event_words(event)}"]
-        if event.kind not in QUIET:
+        if event.kind not in QUIET and not (event.kind == "attempt-failed" and event.item is not None):
             return lines
         if self._lines >= LINES_A_SECOND:
             self._held_back[event.kind] += 1
@@ -105,8 +110,9 @@ class Monitor:
     Attributes:
         started_us: when the engine started.
         ended: runs that ended since then, by how.
-        done: attempts that succeeded; `retried`: those that will be tried again.
-        at_work: running attempts by run, oldest first.
+        done: attempts that succeeded, and steps with items that have their state; `items`: those of items.
+        retried: attempts that will be made again.
+        at_work: running attempts by run and item, oldest first.
         news: the newest events worth a line.
         counts: runs in the store by status, as last read.
     """
@@ -114,19 +120,24 @@ class Monitor:
     started_us: int
     ended: Counter[str] = field(default_factory=Counter[str])
     done: int = 0
+    items: int = 0
     retried: int = 0
-    at_work: dict[str, AtWork] = field(default_factory=dict[str, AtWork])
+    at_work: dict[tuple[str, int | None], AtWork] = field(default_factory=dict[tuple[str, int | None], AtWork])
     news: deque[tuple[int, str, str]] = field(default_factory=lambda: deque[tuple[int, str, str]](maxlen=SHOWN_NEWS))
     counts: Counter[str] = field(default_factory=Counter[str])
 
     def see(self, event: Event) -> None:
         """Take note of an event."""
         if event.kind == "attempt-started":
-            self.at_work[event.run_id] = AtWork(event.step, event.phase, event.attempt, event.at_us)
+            self.at_work[event.run_id, event.item] = AtWork(event.step, event.phase, event.attempt, event.at_us)
             return
-        if event.kind in {"attempt-succeeded", "attempt-failed", "retry-scheduled", "late", *ENDS, "held", "invalid"}:
-            self.at_work.pop(event.run_id, None)
-        self.done += event.kind == "attempt-succeeded"
+        if event.item is not None:
+            self.at_work.pop((event.run_id, event.item), None)
+        elif event.kind in RESTS:
+            for key in [key for key in self.at_work if key[0] == event.run_id]:
+                del self.at_work[key]
+        self.items += event.kind == "attempt-succeeded" and event.item is not None
+        self.done += event.kind == "unit-resolved" or (event.kind == "attempt-succeeded" and event.item is None)
         self.retried += event.kind == "retry-scheduled"
         if event.kind in ENDS:
             self.ended[event.kind] += 1
@@ -144,10 +155,11 @@ class Monitor:
         table = Table([])
         table.rows += [["runs", *self._runs()], ["steps", self._steps(now_us)]]
         oldest = list(self.at_work.items())[:SHOWN_AT_WORK]
-        for i, (run_id, work) in enumerate(oldest):
+        for i, ((run_id, item), work) in enumerate(oldest):
             undo = " (unwind)" if work.phase == "unwind" else ""
             again = f" attempt {work.attempt}" if work.attempt > 1 else ""
-            line = f"{run_id}  {work.step}{undo}{again}  {span(max(0, now_us - work.since_us))}"
+            of = "" if item is None else f" item {item}"
+            line = f"{run_id}  {work.step}{of}{undo}{again}  {span(max(0, now_us - work.since_us))}"
             table.add("" if i else "now", Cell(line, "cyan"))
         if len(self.at_work) > SHOWN_AT_WORK:
             table.add("", Cell(f"and {len(self.at_work) - SHOWN_AT_WORK} more", "dim"))
@@ -162,6 +174,8 @@ class Monitor:
     def _steps(self, now_us: int) -> str:
         seconds = max(1e-6, (now_us - self.started_us) / 1e6)
         parts = [f"{count(self.done, 'step')} done ({self.done / seconds:,.1f}/s)"]
+        if self.items:
+            parts.append(f"{count(self.items, 'item')} done")
         if self.retried:
             parts.append(f"{self.retried:,} {'retry' if self.retried == 1 else 'retries'}")
         return ", ".join(parts)

@@ -107,7 +107,8 @@ def next_sentence(op: Operation, due_us: int, now_us: int) -> str:
             return f"{'end' if op.open else 'begin'} the sleep {op.step}{later}"
         case WaitOp():
             what = "a message" if op.shape == "message" else "other runs"
-            return f"{'go on waiting' if op.open else 'wait'} for {what} at {op.step}{later}"
+            latest = f"{later} at the latest" if later else ""
+            return f"{'go on waiting' if op.open else 'wait'} for {what} at {op.step}{latest}"
         case UnitOp():
             what = "child runs" if op.shape in ("child", "children") else "turns" if op.shape == "loop" else "items"
             return f"{'go on with' if op.open else 'begin'} the {what} of {op.step}{later}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -12,7 +12,10 @@ from perdure.cli.looks import status_cell
 from perdure.cli.tables import Cell, Table
 from perdure.cli.text import count
 from perdure.cli.times import ago, iso_local, iso_local_exact, iso_utc, when
-from perdure.core.facts import Failure, OutcomeCommitted, RunFailed, RunSubmitted, RunSucceeded
+from perdure.cli.waits import ChildRun, children_of, children_rows, wait_json, wait_rows
+from perdure.core.facts import Failure, OutcomeCommitted, Parent, RunFailed, RunSubmitted, RunSucceeded
+from perdure.core.projection import Projection
+from perdure.core.reducer import fold
 
 if TYPE_CHECKING:
     from perdure.runtime.info import RecordedFact, RunInfo
@@ -47,8 +50,11 @@ def status_words(info: RunInfo, now_us: int) -> str:
     words: list[str] = [info.status]
     if info.canceling and info.status not in TERMINAL:
         words.append("canceling")
+    waits = info.status == "ready" and info.reason.startswith("waits for ")
+    if waits:
+        words.append("waiting")
     if info.status == "ready" and info.due_us is not None and info.due_us > now_us:
-        words.append(ago(info.due_us, now_us))
+        words.append(f"{ago(info.due_us, now_us)} at the latest" if waits else ago(info.due_us, now_us))
     if info.priority and info.status not in TERMINAL:
         words.append(f"priority {info.priority}")
     return ", ".join(words)
@@ -131,11 +137,15 @@ class RunStory:
         output: the output, encoded; None before the outcome is decided.
         ended: the terminal fact, if there is one.
         last_failure: of the newest attempt that did not succeed.
-        attempts: number of attempts reserved.
+        attempts: number of attempts reserved, those of items included.
+        children: its child runs.
+        p: the facts, folded; None only for a journal that cannot be read.
     """
 
     def __init__(self, facts: Sequence[RecordedFact]) -> None:
         self.facts = len(facts)
+        self.p: Projection | None = None
+        self.children: list[ChildRun] = []
         self.submitted: RunSubmitted | None = None
         self.output: bytes | None = None
         self.ended: RunSucceeded | RunFailed | None = None
@@ -144,25 +154,32 @@ class RunStory:
         for recorded in facts:
             fact = recorded.fact
             if isinstance(fact, RunSubmitted):
-                self.submitted = fact
+                self.submitted, self.p = fact, Projection(fact.run_id)
+                self.children = children_of(fact.run_id, facts)
             elif isinstance(fact, OutcomeCommitted):
                 self.output = bytes(fact.output)
             elif isinstance(fact, RunSucceeded | RunFailed):
                 self.ended = fact
             else:
-                self.attempts += type(fact).__name__ == "OperationReserved"
+                self.attempts += type(fact).__name__ in ("OperationReserved", "ItemReserved")
                 self.last_failure = getattr(fact, "failure", None) or self.last_failure
+            if self.p is not None:
+                fold(self.p, fact, recorded.at_us)
 
     def json(self) -> dict[str, object]:
         """For programs."""
         submitted, ended = self.submitted, self.ended
         failed = ended if isinstance(ended, RunFailed) else None
+        parent = submitted.parent if submitted is not None else None
         return {
             "input": None if submitted is None else json_of(bytes(submitted.input)),
             "annotations": {} if submitted is None else submitted.annotations,
             "start_at": iso_utc((submitted.start_at_us or None) if submitted else None),
             "deadline_at": iso_utc((submitted.deadline_us or None) if submitted else None),
             "actor": (submitted.actor or None) if submitted else None,
+            "child_of": None if parent is None else {"step": parent.step, "index": parent.index},
+            "waits": None if self.p is None else wait_json(self.p),
+            "children": [child.json() for child in self.children],
             "facts": self.facts,
             "attempts": self.attempts,
             "output": None if self.output is None else json_of(self.output),
@@ -177,6 +194,9 @@ class RunStory:
         rows: list[tuple[str, str | Cell]] = []
         if self.submitted is not None:
             rows += self._submitted_rows(self.submitted, now_us)
+        if self.p is not None and self.ended is None:
+            rows += wait_rows(self.p, now_us)
+        rows += children_rows(self.children)
         rows.append(("journal", f"{count(self.facts, 'fact')}, {count(self.attempts, 'attempt')}"))
         if self.last_failure is not None and self.ended is None:
             rows.append(("last failure", Cell(failure_words(self.last_failure), "yellow")))
@@ -193,6 +213,8 @@ class RunStory:
 
     def _submitted_rows(self, fact: RunSubmitted, now_us: int) -> list[tuple[str, str | Cell]]:
         rows: list[tuple[str, str | Cell]] = [("input", compact(bytes(fact.input)))]
+        if fact.parent is not None:
+            rows.insert(0, ("child of", f"run {fact.parent.run_id}, {fact.parent.step} item {fact.parent.index}"))
         if fact.start_at_us:
             rows.append(("not before", when(fact.start_at_us, now_us)))
         if fact.deadline_us:
@@ -219,8 +241,8 @@ def _fields(recorded: RecordedFact) -> dict[str, object]:
     return fields
 
 
-_QUIET = frozenset({"fact", "step", "attempt", "phase", "input_digest", "run_id"})
-_PAYLOADS = frozenset({"input", "state", "output", "value"})
+_QUIET = frozenset({"fact", "step", "attempt", "phase", "input_digest", "run_id", "digest", "index"})
+_PAYLOADS = frozenset({"input", "state", "output", "value", "payload"})
 
 
 def facts_table(facts: Sequence[RecordedFact], now_us: int) -> Table:
@@ -244,7 +266,7 @@ def facts_table(facts: Sequence[RecordedFact], now_us: int) -> Table:
 
 def fact_style(name: str) -> str:
     """Colour of a fact: what went well, what did not, what an operator did."""
-    if name.endswith("Succeeded"):
+    if name.endswith(("Succeeded", "Resolved")) and name != "OperationResolved":
         return "green"
     if name.endswith(("Failed", "RetryScheduled")):
         return "red"
@@ -261,6 +283,8 @@ def fact_details(fields: Mapping[str, object], now_us: int) -> str:
     parts: list[str] = []
     if fields.get("attempt"):
         parts.append(f"attempt {fields['attempt']}")
+    if "index" in fields:
+        parts.insert(0, f"item {fields['index']}")
     for name, value in fields.items():
         if name in _QUIET or (name in _PAYLOADS and value is None):
             continue
@@ -269,6 +293,11 @@ def fact_details(fields: Mapping[str, object], now_us: int) -> str:
         elif name == "failure" and isinstance(value, dict):
             failure = msgspec.convert(value, Failure)
             parts.append(failure_message(failure) if "step" in fields else failure_words(failure))
+        elif name == "items" and isinstance(value, list):
+            parts.append(count(len(cast("list[object]", value)), "item"))
+        elif name == "parent" and isinstance(value, dict):
+            parent = msgspec.convert(value, Parent)
+            parts.append(f"child of run {parent.run_id}, {parent.step} item {parent.index}")
         elif isinstance(value, str) and name not in _PAYLOADS:
             parts.append(f"{name}={value}")
         else:

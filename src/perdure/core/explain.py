@@ -48,7 +48,7 @@ class Explanation(msgspec.Struct, frozen=True, gc=False):
         frontier: position of the forward frontier, -1 before the first step [E-4].
         unwind_frontier: position of the unwind frontier; None while nothing is crossed [U-5].
         next: the next operation.
-        due_us: not before this time; 0: at once.
+        due_us: not before this time; of a wait for a message or for runs: at the latest then; 0: at once, or no time.
     """
 
     run_id: str
@@ -67,7 +67,13 @@ def explain(p: Projection, topology: Topology) -> Explanation:
     known = dict.fromkeys((*p.forward, *p.unwind))
     gone = tuple(_explain_gone(p, step) for step in known if step not in topology.position)
     unwind_frontier = view.unwind_frontier if view.crossed else None
-    return Explanation(p.run_id, steps, gone, view.frontier, unwind_frontier, reconcile(p, topology), p.due_us)
+    return Explanation(p.run_id, steps, gone, view.frontier, unwind_frontier, reconcile(p, topology), _due_us(p))
+
+
+def _due_us(p: Projection) -> int:
+    """When something happens by itself; a wait that is open has its own time [B-20]."""
+    parked = p.parked()
+    return p.due_us if parked is None or p.failure is not None else parked.until_us
 
 
 def _explain_step(p: Projection, topology: Topology, spec: StepSpec, position: int) -> StepExplanation:

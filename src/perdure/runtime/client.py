@@ -34,7 +34,6 @@ from perdure.ports.store import (
 from perdure.runtime.arguments import check_count, check_duration, check_name, check_statuses, check_text, check_time
 from perdure.runtime.census import Census, check, take_census
 from perdure.runtime.deploying import Deploy, deploy_all, roll_back
-from perdure.runtime.indexing import standing_at
 from perdure.runtime.info import GcReport, RecordedFact, RunInfo, VerifyReport, info_of
 from perdure.runtime.loading import projected
 from perdure.runtime.results import result_of
@@ -97,7 +96,7 @@ class Client(Submitter, Schedules):
         loaded = await self._load(run_id)
         if loaded.row.state.status == "corrupt":
             return info_of(loaded.row)
-        return info_of(loaded.row, standing_at(await projected(self._store, loaded)))
+        return info_of(loaded.row, await projected(self._store, loaded))
 
     async def list(
         self,

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from perdure.core.facts import (
+    BoundaryCompletionAdmitted,
+    BoundaryOpened,
+    BoundaryResolved,
+    Fact,
     ItemFailed,
     ItemOutputRecorded,
     ItemRetryScheduled,
     OperationRetryScheduled,
+    OperationWoken,
     RunFailed,
     SegmentAttemptStarted,
 )
 from perdure.core.operations import EndedOp, InvalidOp
-from perdure.core.plan import Plan
+from perdure.core.plan import Parked, Plan
 from perdure.core.projection import Projection
 from perdure.ports.observer import EventKind
 from perdure.runtime.host import Host
@@ -44,8 +49,12 @@ def emit_facts(host: Host, p: Projection, plan: Plan) -> None:
                 if left:
                     host.emit("uncompensated", p, detail=", ".join(left))
             case _:
-                _emit_simple(host, p, fact)
+                if not _emit_wait(host, p, fact):
+                    _emit_simple(host, p, fact)
     match plan.rest:
+        case Parked():
+            host.emit("waiting", p, step=p.pin or "", detail=plan.rest.why)
+            host.emit("released", p)
         case InvalidOp(reason, detail):
             host.emit("invalid", p, detail=f"{reason}: {detail}")
         case None | EndedOp():
@@ -61,7 +70,31 @@ def _emit_item(
     fact: ItemRetryScheduled | ItemOutputRecorded | ItemFailed,
     said: str = "",
 ) -> None:
-    host.emit(kind, p, step=fact.step, phase="forward", attempt=fact.attempt, detail=f"item {fact.index}{said}")
+    host.emit(
+        kind,
+        p,
+        step=fact.step,
+        phase="forward",
+        attempt=fact.attempt,
+        detail=f"item {fact.index}{said}",
+        item=fact.index,
+    )
+
+
+def _emit_wait(host: Host, p: Projection, fact: Fact) -> bool:
+    """Of waits and units, one event for each fact that says something new; whether it was one of those."""
+    match fact:
+        case OperationWoken(step, by):
+            host.emit("woken", p, step=step, detail=f"by {by}")
+        case BoundaryOpened(step, shape, items):
+            host.emit("unit-opened", p, step=step, detail=f"{shape} of {len(items)}")
+        case BoundaryResolved(step):
+            host.emit("unit-resolved", p, step=step)
+        case BoundaryCompletionAdmitted(step, index, status):
+            host.emit("child-ended", p, step=step, detail=f"item {index}: {status}", item=index)
+        case _:
+            return False
+    return True
 
 
 def _emit_simple(host: Host, p: Projection, fact: object) -> None:

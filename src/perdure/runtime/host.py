@@ -185,11 +185,12 @@ class Host:
         phase: str = "",
         attempt: int = 0,
         detail: str = "",
+        item: int | None = None,
     ) -> None:
         """Tell the observers; what they raise is logged [R-15]. Call only where `observers` is not empty."""
         run_id = p.run_id if p is not None else ""
         pipeline = p.submitted.pipeline if p is not None and p.submitted is not None else ""
-        event = Event(kind, self.system.now_us(), run_id, pipeline, step, phase, attempt, detail)
+        event = Event(kind, self.system.now_us(), run_id, pipeline, step, phase, attempt, detail, item)
         for observer in self.observers:
             try:
                 observer(event)

@@ -156,6 +156,10 @@ def _backoff_reason(p: Projection) -> str:
     entry = p.pinned()
     if entry is not None and entry.shape == "sleep":
         return "sleeping"
+    unit = p.unit()
+    if unit is not None and unit.waiting and p.failure is None:  # items back off, and none of them runs
+        failure = unit.entries[min(unit.waiting)].last_failure
+        return "" if failure is None else failure.reason
     if current is None or not p.due_us:
         return ""
     if current.last_failure is not None:

@@ -4,8 +4,28 @@ from __future__ import annotations
 
 import msgspec
 
-from perdure.core.facts import Fact
+from perdure.core.facts import Fact, UnitShape
+from perdure.core.projection import Projection
 from perdure.ports.store import TERMINAL, RunRow, RunStatus
+from perdure.runtime.indexing import standing_at
+
+
+class UnitProgress(msgspec.Struct, frozen=True):
+    """How far the items, turns or child runs of the step are at which a run stands [B-2].
+
+    Attributes:
+        total: items, or child runs; None of a loop, which does not know how many turns there will be.
+        done: items with an output, turns that are over, child runs that succeeded.
+        failed: for good.
+        open: with an attempt that is running, or was when its worker was lost; of child runs: that have not ended.
+    """
+
+    step: str
+    shape: UnitShape
+    total: int | None
+    done: int
+    failed: int
+    open: int
 
 
 class RunInfo(msgspec.Struct, frozen=True):
@@ -17,6 +37,8 @@ class RunInfo(msgspec.Struct, frozen=True):
         step: the step it stands at, as far as the index knows.
         attention: facts from outside wait to be seen by the owner.
         priority: higher comes first where more runs are due than there are places [R-1].
+        parent: the run whose child this is, empty if it is nobody's [B-21]; only `info` and `watch` look for it.
+        progress: of the items at which it stands, where there are any; only `info` and `watch` look for it.
     """
 
     run_id: str
@@ -36,6 +58,8 @@ class RunInfo(msgspec.Struct, frozen=True):
     canceling: bool
     attention: bool
     priority: int = 0
+    parent: str = ""
+    progress: UnitProgress | None = None
 
     @property
     def ended(self) -> bool:
@@ -43,8 +67,8 @@ class RunInfo(msgspec.Struct, frozen=True):
         return self.status in TERMINAL
 
 
-def info_of(row: RunRow, step: str | None = None) -> RunInfo:
-    """The row as a `RunInfo`; `step` where somebody knows better than the index."""
+def info_of(row: RunRow, p: Projection | None = None) -> RunInfo:
+    """The row as a `RunInfo`; with the run's facts, what they know better, or alone."""
     run, state = row.run, row.state
     return RunInfo(
         run.run_id,
@@ -57,14 +81,25 @@ def info_of(row: RunRow, step: str | None = None) -> RunInfo:
         row.ended_us,
         run.deadline_us,
         state.reason,
-        state.step if step is None else step,
+        state.step if p is None else standing_at(p),
         state.generation,
         state.build,
         state.worker,
         state.canceling,
         row.attention,
         state.priority,
+        "" if p is None or p.submitted is None or p.submitted.parent is None else p.submitted.parent.run_id,
+        None if p is None else progress_of(p),
     )
+
+
+def progress_of(p: Projection) -> UnitProgress | None:
+    """How far the open unit is; None where none is open."""
+    unit = p.unit()
+    if unit is None or p.pin is None:
+        return None
+    total = None if unit.shape == "loop" else len(unit.items)
+    return UnitProgress(p.pin, unit.shape, total, unit.outputs, len(unit.failed), len(unit.open))
 
 
 class RecordedFact(msgspec.Struct, frozen=True):

@@ -127,6 +127,7 @@ class Crew:
                     attempt=attempt,
                     detail=f"item {index}",
                     phase="forward",
+                    item=index,
                 )
             inv: ItemInvocation[Any, Any, Any] = ItemInvocation(
                 self._live, self._definition, attempt, index, found.items[index]
@@ -224,7 +225,8 @@ class Crew:
         elif found is not None:
             self._ended.append(ItemOutcome(one.index, one.attempt, found))
         elif one.interrupt == "fenced" and self._host.observers:
-            self._host.emit("late", self._live.p, step=self.step, attempt=one.attempt, detail=f"item {one.index}")
+            detail = f"item {one.index}"
+            self._host.emit("late", self._live.p, step=self.step, attempt=one.attempt, detail=detail, item=one.index)
 
     async def _attempt(self, one: _Attempt) -> _Found:
         host, definition, inv = self._host, self._definition, one.inv

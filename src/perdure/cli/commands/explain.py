@@ -21,8 +21,8 @@ def explain(run: RunArgument, app: AppOption = None, store: StoreOption = None, 
     application where the store has none yet.
 
     JSON: one object: run_id, pipeline, status, pipeline_held, frontier, unwind_frontier (positions), next (op, step,
-    attempt, reason, detail), due_at, steps and gone (each step, position, fate, unwind, attempts, unwind_attempts,
-    in_doubt, why).
+    attempt, open, reason, detail; op of steps without a handler is their shape), due_at (of a wait: at the latest),
+    steps and gone (each step, position, fate, unwind, attempts, unwind_attempts, in_doubt, why).
     """
     out = Output(json=as_json)
 

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 def show(run: RunArgument, app: AppOption = None, store: StoreOption = None, as_json: JsonOption = False) -> int:
     """Show one run: where it stands, and what came of it.
 
-    JSON: one object, as in `list` with also input, annotations, start_at, deadline_at, actor, facts, attempts,
-    output, failure, unwind_failures, last_failure, in_doubt, half_unwound, uncompensated, unavailable.
+    JSON: one object, as in `list` with also parent (run id), progress (of the items it stands at: step, shape, total,
+    done, failed, open), input, annotations, start_at, deadline_at, actor, child_of (step and index in the parent),
+    waits (step, for: time, message or runs, message, runs, need, until), children (each step, index, run_id, status),
+    facts, attempts, output, failure, unwind_failures, last_failure, in_doubt, half_unwound, uncompensated, unavailable.
     """
 
     async def work(client: Client) -> int:
@@ -37,6 +39,7 @@ async def show_run(client: Client, run_id: str, out: Output) -> None:
     from perdure.cli.tables import Table
     from perdure.cli.times import now_us
     from perdure.cli.views import RunStory, info_json
+    from perdure.cli.waits import detail_json
     from perdure.errors import CorruptJournal
 
     handle = await client.run(run_id)
@@ -46,7 +49,7 @@ async def show_run(client: Client, run_id: str, out: Output) -> None:
     except CorruptJournal:
         story = RunStory([])
     if out.json:
-        out.value({**info_json(info), **story.json()})
+        out.value({**info_json(info), **detail_json(info), **story.json()})
         return
     now = now_us()
     table = Table([])
@@ -65,6 +68,7 @@ def head_rows(info: RunInfo, now: int) -> list[tuple[str, str | Cell]]:
     from perdure.cli.tables import Cell
     from perdure.cli.times import when
     from perdure.cli.views import status_words
+    from perdure.cli.waits import progress_words
 
     rows: list[tuple[str, str | Cell]] = [
         ("run", Cell(info.run_id, "bold")),
@@ -75,6 +79,8 @@ def head_rows(info: RunInfo, now: int) -> list[tuple[str, str | Cell]]:
         rows.append(("reason", info.reason))
     if info.step:
         rows.append(("at step", info.step))
+    if info.progress is not None:
+        rows.append(("progress", progress_words(info.progress)))
     if info.resource != info.run_id:
         rows.append(("resource", info.resource))
     if info.tenant != "default":

@@ -26,7 +26,7 @@ def watch(
 
     Stops with exit code 6 on an invalid run and 7 on a corrupt one: neither goes on by itself.
 
-    JSON: one object a line for every change, as in `list`.
+    JSON: one object a line for every change, as in `list`, with parent and progress as in `show`.
     """
     from perdure.cli.times import parse_duration_us
 
@@ -65,23 +65,34 @@ async def _follow(client: Client, run_id: str, out: Output) -> RunInfo:
     from perdure.cli.tables import Cell
     from perdure.cli.times import iso_local, now_us
     from perdure.cli.views import TERMINAL, info_json, status_words
+    from perdure.cli.waits import detail_json, progress_words
 
     handle = await client.run(run_id)
     info = await handle.info()
     shown = None
     async for info in handle.watch():
         if out.json:
-            out.value(info_json(info))
-        elif (line := (info.status, info.step, info.reason, info.canceling)) != shown:
+            out.value({**info_json(info), **detail_json(info)})
+        elif (line := (info.status, info.step, info.reason, info.canceling, stage(info))) != shown:
             now, shown = now_us(), line
             words = Cell(status_words(info, now), STATUS_STYLES.get(info.status, ""))
             reason = f" ({info.reason})" if info.reason else ""
-            out.line(iso_local(now), "  ", words, f"  {info.step}{reason}")
+            progress = "" if info.progress is None else f": {progress_words(info.progress)}"
+            out.line(iso_local(now), "  ", words, f"  {info.step}{reason}{progress}")
             if info.status == "held":
                 out.note("it waits for `perdure release`, `retry` or `resolve`; Ctrl-C stops watching")
         if info.status in TERMINAL or info.status in {"invalid", "corrupt"}:
             break
     return info
+
+
+def stage(info: RunInfo) -> tuple[int, int]:
+    """How far its items are, coarse enough that a run of many prints some lines, not one for each."""
+    progress = info.progress
+    if progress is None:
+        return 0, 0
+    most = progress.total if progress.total is not None else progress.done
+    return progress.done // max(1, most // 20), progress.failed // max(1, most // 20)
 
 
 def exit_of(info: RunInfo) -> int:
