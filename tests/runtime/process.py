@@ -15,7 +15,19 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from perdure import App, AwaitMessage, Canceled, Invocation, PerdureError, Pipeline, Retry, Succeeded, step
+from perdure import (
+    App,
+    AwaitMessage,
+    Canceled,
+    ForEach,
+    Invocation,
+    ItemInvocation,
+    PerdureError,
+    Pipeline,
+    Retry,
+    Succeeded,
+    step,
+)
 from perdure.ports.observer import Event
 from perdure.storage.sqlite import SqliteStore
 
@@ -29,9 +41,9 @@ def say(*words: object) -> None:
     os.write(1, f"{' '.join(map(str, words))}\n".encode())
 
 
-def effect(inv: Invocation[Any, Any]) -> str:
+def effect(inv: Invocation[Any, Any], what: str = "") -> str:
     """Something outside the store that cannot be taken back: a line in a file. The token that it left."""
-    token = f"{inv.run_id} {inv.step_id} {inv.attempt} {os.getpid()}"
+    token = f"{inv.run_id} {what or inv.step_id} {inv.attempt} {os.getpid()}"
     file = os.open(os.environ[EFFECTS], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     os.write(file, f"{token}\n".encode())
     os.close(file)
@@ -115,7 +127,40 @@ listener: Pipeline[str, object, list[str]] = Pipeline(
     id="listener", input=str, deps=object, steps=(told, again), output=words
 )
 
-app = App(work.bind(), poisoned.bind(), big.bind(), patient.bind(), listener.bind(), build="test", drain_timeout=0.1)
+
+def numbers(inv: Inv) -> list[int]:
+    return list(range(20))
+
+
+async def one_item(inv: ItemInvocation[str, object, int]) -> str:
+    token = effect(inv, f"items/v1#{inv.index}")
+    if inv.index >= 10 and inv.attempt == 1:
+        say("waiting", inv.index)
+        await asyncio.get_running_loop().create_future()
+    return token
+
+
+itemized_step = ForEach("items/v1", items=numbers, handler=one_item, concurrency=4)
+
+
+def item_tokens(inv: Inv) -> list[str]:
+    return inv[itemized_step]
+
+
+itemized: Pipeline[str, object, list[str]] = Pipeline(
+    id="itemized", input=str, deps=object, steps=(itemized_step,), output=item_tokens
+)
+
+app = App(
+    itemized.bind(),
+    work.bind(),
+    poisoned.bind(),
+    big.bind(),
+    patient.bind(),
+    listener.bind(),
+    build="test",
+    drain_timeout=0.1,
+)
 
 
 # --- commands

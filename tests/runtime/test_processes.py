@@ -99,6 +99,48 @@ async def test_kill_again_and_again_loses_nothing_acknowledged_and_every_run_end
     note(f"{kills} kills, {len(acknowledged)} runs, 0 lost, {repeated} attempts repeated")
 
 
+async def test_after_a_kill_only_the_items_that_were_lost_are_called_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B-10, M-17: ten items are done, four run, six have not begun; attempts count for each."""
+    path, effects = tmp_path / "store.db", tmp_path / "effects"
+    async with child.app.client(store=SqliteStore(path)) as client:
+        run = await client.submit(child.itemized, "x")
+    process = start("worker", path, effects=effects)
+    waiting = 0
+    while waiting < 4:
+        said = told(process)
+        assert said
+        waiting += said.startswith("waiting")
+    kill(process)
+    assert len(effects.read_text().splitlines()) == 14
+    monkeypatch.setenv(child.EFFECTS, str(effects))
+    process = start("worker", path, effects=effects)  # 14 to 19 hang in their first attempt, four at a time
+    waiting = 0
+    while waiting < 4:
+        said = told(process)
+        assert said
+        waiting += said.startswith("waiting")
+    kill(process)
+    process = start("worker", path, effects=effects)
+    waiting = 0
+    while waiting < 2:
+        said = told(process)
+        assert said
+        waiting += said.startswith("waiting")
+    kill(process)
+    async with child.app.engine(store=SqliteStore(path)) as engine:
+        result = await engine.result(run.id, timeout=60)
+        assert (await engine.verify()).findings == ()
+    assert isinstance(result, Succeeded)
+    made: Any = result.output
+    assert [token.split()[1:3] for token in made] == [
+        [f"items/v1#{index}", "1" if index < 10 else "2"] for index in range(20)
+    ]
+    happened = Counter(token.split()[1] for token in effects.read_text().splitlines())
+    assert happened == {f"items/v1#{index}": 1 if index < 10 else 2 for index in range(20)}
+
+
 async def test_an_operation_that_kills_its_worker_is_stopped_and_the_others_finish(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

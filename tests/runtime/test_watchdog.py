@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from perdure import DefinitionError, Succeeded, step
+from perdure import DefinitionError, ForEach, ItemInvocation, Succeeded, step
 from tests.runtime.lab import Events, Gate, Inv, app, line
 
 
@@ -59,6 +59,28 @@ async def test_a_blocking_handler_is_named_while_it_blocks() -> None:
         assert run.id in told
         assert "log.heard.wait(5)" in told
         assert (blocked.run_id, blocked.step) == (run.id, "rude/v1")
+
+
+async def test_a_blocking_handler_of_an_item_is_named_with_its_item() -> None:
+    """R-15"""
+    events = Events()
+    with hearing("item 1 of step 'rude/v1' of run") as log:
+
+        async def rude(inv: ItemInvocation[str, object, int]) -> None:
+            if inv.index == 1:
+                assert log.heard.wait(5)
+
+        pipeline = line(ForEach("rude/v1", items=_three, handler=rude))
+        async with app(pipeline, block_limit=0.02).engine(observers=[events]) as engine:
+            run = await engine.submit(pipeline, "x")
+            assert isinstance(await run.result(timeout=60), Succeeded)
+            blocked = await events.until("blocked")
+        assert "log.heard.wait(5)" in log.records[0]
+        assert (blocked.run_id, blocked.step, blocked.detail) == (run.id, "rude/v1", "item 1")
+
+
+def _three(inv: Inv) -> list[int]:
+    return [1, 2, 3]
 
 
 async def test_one_blockage_is_told_once_and_the_next_again() -> None:

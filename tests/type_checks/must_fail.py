@@ -17,10 +17,15 @@ from typing import Any, Protocol, TypeVar, assert_type
 
 from perdure import (
     Branch,
+    Done,
     Fail,
     FailedInvocation,
+    ForEach,
     Invocation,
+    ItemInvocation,
     Later,
+    Loop,
+    More,
     Pipeline,
     Result,
     Retry,
@@ -512,6 +517,100 @@ async def currency(inv: Invocation[HasCurrency, object]) -> str:
 asks_too_much: Pipeline[PayoutInput, Deps, None] = Pipeline(  # E
     id="p", input=PayoutInput, deps=Deps, steps=(currency,), output=nothing
 )
+
+
+# --- items and turns
+
+
+One = ItemInvocation[PayoutInput, Deps, int]
+
+
+def numbers(inv: Inv) -> list[int]:
+    return [1]
+
+
+def texts(inv: Inv) -> list[str]:
+    return [""]
+
+
+def other_numbers(inv: Invocation[OtherInput, Deps]) -> list[int]:
+    return [1]
+
+
+async def one(inv: One) -> Transfer:
+    inv.item.upper()  # E
+    inv.index.upper()  # E
+    return Transfer("t")
+
+
+async def other_deps(inv: ItemInvocation[PayoutInput, OtherDeps, int]) -> Transfer:
+    return Transfer("t")
+
+
+async def take_one(inv: Undo, made: Transfer) -> None: ...
+
+
+async def take_all(inv: Undo, made: list[Transfer]) -> None: ...
+
+
+def number(inv: Inv) -> int:
+    return 1
+
+
+def text(inv: Inv) -> str:
+    return ""
+
+
+async def turn(inv: One) -> More[int] | Done[str]:
+    return Done("")
+
+
+async def turn_of_text(inv: One) -> More[str] | Done[str]:
+    return Done("")
+
+
+async def no_turn(inv: One) -> int:
+    return 1
+
+
+ForEach("x/v1", items=texts, handler=one)  # E
+ForEach("x/v1", items=other_numbers, handler=one)  # E: pyright
+ForEach("x/v1", items=[1, 2], handler=one)  # E
+ForEach("x/v1", items=number, handler=one)  # E
+ForEach("x/v1", items=numbers, handler=other_deps)  # E: pyright
+ForEach("x/v1", items=numbers, handler=numbers, collect="yes")  # E
+ForEach("x/v1", items=numbers, handler=one, unwind=take_one)  # E
+ForEach("x/v1", items=numbers, handler=one, unwind=take_all, collect=True)  # E
+ForEach("x/v1", items=numbers, handler=one, concurrency="3")  # E
+ForEach("x/v1", items=numbers)  # E
+Loop("x/v1", first=text, turn=turn)  # E
+Loop("x/v1", first=number, turn=turn_of_text)  # E
+Loop("x/v1", first=number, turn=no_turn)  # E
+Loop("x/v1", first=number, turn=turn, max="3")  # E
+
+each = ForEach("each/v1", items=numbers, handler=one)
+collected = ForEach("collected/v1", items=numbers, handler=one, collect=True)
+looped = Loop("looped/v1", first=number, turn=turn)
+
+
+@step("reads-items/v1", needs=(each, collected, looped))
+async def reads_items(inv: Inv, undo: Undo) -> None:  # E: mypy
+    inv[each].transfer_id  # E
+    inv[collected][0].transfer_id  # E
+    inv[looped].bit_length()  # E
+    each.reports(inv)  # E
+    each.reports(undo)[0].item.upper()  # E
+    each.reports(undo)[0].value.transfer_id  # E
+
+
+items: Pipeline[PayoutInput, Deps, None] = Pipeline(
+    id="items", input=PayoutInput, deps=Deps, steps=(each, collected, looped), output=nothing
+)
+mixed = ForEach("x/v1", items=other_numbers, handler=one)  # E: pyright
+Pipeline(id="items", input=PayoutInput, deps=Deps, steps=(mixed,), output=nothing)  # E: mypy
+items.fake_item(each, item="text", input=PayoutInput("7"), deps=Deps())  # E
+items.fake_item(each, item=1, input=OtherInput("7"), deps=Deps())  # E
+items.fake_item(reserve, item=1, input=PayoutInput("7"), deps=Deps())  # E
 
 
 # --- binding, running alone, results

@@ -16,16 +16,23 @@ from perdure import (
     Bound,
     Branch,
     Canceled,
+    Done,
     Fail,
     Failed,
     FailedInvocation,
     FailureDetail,
+    ForEach,
     Invocation,
+    ItemInvocation,
+    ItemReport,
     Later,
+    Loop,
+    More,
     Pipeline,
     Result,
     Retry,
     Schedule,
+    Settled,
     Sleep,
     Succeeded,
     SyncPoll,
@@ -294,6 +301,103 @@ async def after_branch(inv: Inv) -> str:
     return inv[routed_sync].value
 
 
+# --- items and turns
+
+
+One = ItemInvocation[PayoutInput, Deps, int]
+Page = ItemInvocation[PayoutInput, Deps, str]
+
+
+def cents(inv: Inv) -> list[int]:
+    return [inv.input.amount_cents, len(inv[plain_async].hold_id)]
+
+
+async def pay_one(inv: One) -> Transfer:
+    assert_type(inv.item, int)
+    assert_type(inv.index, int)
+    assert_type(inv.input, PayoutInput)
+    assert_type(inv.deps, Deps)
+    return Transfer(f"{inv.index}: {inv.item}")
+
+
+def pay_one_sync(inv: One) -> Transfer:
+    return Transfer(f"{inv.item}")
+
+
+async def take_all(inv: Undo, made: list[Transfer]) -> None: ...
+
+
+async def take_settled(inv: Undo, made: list[Settled[Transfer]]) -> None: ...
+
+
+async def find_paid(inv: Undo) -> None:
+    assert_type(paid_full.reports(inv), tuple[ItemReport[int, Transfer], ...])
+    for report_ in paid_full.reports(inv):
+        assert_type(report_.item, int)
+        assert_type(report_.value, Transfer | None)
+
+
+paid = ForEach("paid/v1", items=cents, handler=pay_one, needs=(plain_async,))
+paid_sync = ForEach("paid-sync/v1", items=cents, handler=pay_one_sync, concurrency=2, needs=(plain_async,))
+paid_some = ForEach("paid-some/v1", items=cents, handler=pay_one, collect=True, needs=(plain_async,))
+paid_full: ForEach[PayoutInput, Deps, list[Transfer], int, Transfer] = ForEach(
+    "paid-full/v1",
+    items=cents,
+    handler=pay_one,
+    unwind=take_all,
+    unwind_in_doubt=find_paid,
+    when=is_large,
+    timeout=5,
+    retry=Retry(),
+    needs=(plain_async,),
+    on_cancel="settle",
+)
+paid_settled = ForEach(
+    "paid-settled/v1", items=cents, handler=pay_one, collect=True, unwind=take_settled, needs=(plain_async,)
+)
+assert_type(paid, ForEach[PayoutInput, Deps, list[Transfer], int, Transfer])
+assert_type(paid_sync, ForEach[PayoutInput, Deps, list[Transfer], int, Transfer])
+assert_type(paid_some, ForEach[PayoutInput, Deps, list[Settled[Transfer]], int, Transfer])
+
+
+def first_page(inv: Inv) -> str:
+    return ""
+
+
+async def read_page(inv: Page) -> More[str] | Done[int]:
+    assert_type(inv.item, str)
+    return More(inv.item + "x") if inv.index < 3 else Done(inv.index)
+
+
+def read_page_sync(inv: Page) -> More[str] | Done[int]:
+    return Done[int](3)
+
+
+pages = Loop("pages/v1", first=first_page, turn=read_page, max=10)
+pages_sync = Loop("pages-sync/v1", first=first_page, turn=read_page_sync)
+assert_type(pages, Loop[PayoutInput, Deps, int, str])
+assert_type(pages_sync, Loop[PayoutInput, Deps, int, str])
+
+
+@step("after-items/v1", needs=(paid, paid_some, optional(paid_full), pages))
+async def after_items(inv: Inv) -> int:
+    assert_type(inv[paid], list[Transfer])
+    assert_type(inv[paid_some], list[Settled[Transfer]])
+    assert_type(inv[paid_some][0].value, Transfer | None)
+    assert_type(inv.get(paid_full), list[Transfer] | None)
+    assert_type(inv[pages], int)
+    return inv[pages]
+
+
+itemizing: Pipeline[PayoutInput, Deps, int] = Pipeline(
+    id="itemizing",
+    input=PayoutInput,
+    deps=Deps,
+    steps=(plain_async, paid, paid_sync, paid_some, paid_full, paid_settled, pages, pages_sync, after_items),
+    output=lambda inv: inv[after_items],
+)
+
+
 # --- reading states
 
 
@@ -483,6 +587,12 @@ async def run_alone() -> None:
     waiting = polling.fake(input=PayoutInput("7", 1), deps=Deps())
     assert_type(await polled(waiting), Hold | Later)
     assert_type(polled_sync(waiting), Hold | Later)
+    one = itemizing.fake_item(paid, item=3, index=1, input=PayoutInput("7", 1), deps=Deps())
+    assert_type(one, ItemInvocation[PayoutInput, Deps, int])
+    assert_type(await pay_one(one), Transfer)
+    turn = itemizing.fake_item(pages, item="", input=PayoutInput("7", 1), deps=Deps())
+    assert_type(turn, ItemInvocation[PayoutInput, Deps, str])
+    assert_type(await read_page(turn), More[str] | Done[int])
 
 
 # --- results

@@ -156,7 +156,7 @@ class ForEach(ItemStep[In_contra, D_contra, S, T, R]):
             on_cancel=on_cancel,
         )
         where = f"step {id!r}"
-        check_pure(f"{where}: items", items, named=False)
+        check_items(f"{where}: items", items)
         is_async = check_item_handler(where, handler)
         check_number(where, "concurrency", concurrency, 1)
         check_number(where, "limit", limit, 1)
@@ -178,6 +178,17 @@ class ForEach(ItemStep[In_contra, D_contra, S, T, R]):
 
     def __repr__(self) -> str:
         return f"<{'retired ' if self.retired else ''}for each {self.id!r}>"
+
+
+def check_items(where: str, function: AnyFunction) -> None:
+    """Checks a function that makes items.
+
+    Raises:
+        DefinitionError: it cannot be one.
+    """
+    if isinstance(function, AnyStep):
+        raise DefinitionError(f"{where}: {function!r} is a step; give a function that reads its state")
+    check_pure(where, function, named=False)
 
 
 def check_item_handler(where: str, handler: object) -> bool:

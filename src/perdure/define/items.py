@@ -33,21 +33,24 @@ MOST_ITEMS = 10_000
 _UNREAD: Any = object()
 
 
-@dataclass(frozen=True, slots=True)
+# No slots: `More[int](1)` sets an attribute, and only without them is that refusal one that typing expects.
+
+
+@dataclass(frozen=True)
 class More(Generic[T_co]):
     """Returned by a turn of a `Loop`: not done, the next turn is about `item` [B-15]."""
 
     item: T_co
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Done(Generic[T_co]):
     """Returned by the last turn of a `Loop`: `value` is the state of the step [B-15]."""
 
     value: T_co
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Settled(Generic[R_co]):
     """An item, or a child run, that may have failed without failing the step [B-10, B-21].
 
@@ -60,7 +63,7 @@ class Settled(Generic[R_co]):
     failure: Failure | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ItemReport(Generic[T_co, R_co]):
     """What became of one item, for an unwind handler [U-12, B-22].
 

@@ -11,8 +11,8 @@ from perdure.core.durations import Duration
 from perdure.core.plan import Opening, Terms
 from perdure.core.retry import Retry
 from perdure.define.decorator import Returned, check_options
-from perdure.define.foreach import check_item_handler, check_number
-from perdure.define.functions import AnyFunction, check_pure, name_of
+from perdure.define.foreach import check_item_handler, check_items, check_number
+from perdure.define.functions import AnyFunction, name_of
 from perdure.define.invocation import Invocation, PureInvocation, UnwindInvocation
 from perdure.define.items import Done, ItemInvocation, ItemStep, More, T, output_type
 from perdure.define.step import D_contra, In_contra, Need, OnCancel, S
@@ -105,7 +105,7 @@ class Loop(ItemStep[In_contra, D_contra, S, T, S]):
             on_cancel=on_cancel,
         )
         where = f"step {id!r}"
-        check_pure(f"{where}: first", first, named=False)
+        check_items(f"{where}: first", first)
         is_async = check_item_handler(where, turn)
         terms = Terms(bound=1, most=check_number(where, "max", max, 1))
         super().__init__(handler=turn, is_async=is_async, shape="loop", terms=terms, **checked)
