@@ -27,7 +27,7 @@ from perdure import (
     step,
 )
 from perdure.define.step import AnyStep
-from perdure.testing.evolve import Each, Evolution, evolve
+from perdure.testing.evolve import Call, Each, Evolution, evolve
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "edits.md"
 FAILS = "pay"
@@ -185,17 +185,17 @@ def carry_out(row: Row) -> Evolution[str | None]:
 # --- the words
 
 
-def words(story: Evolution[str | None]) -> str:
+def words(story: Evolution[str] | Evolution[str | None]) -> str:
     """What happened after the deployment, as the page says it."""
     known = {s.step: s.fate for s in (*story.switch.steps, *story.switch.gone)}
     ends = {s.step: s.fate for s in story.end.steps}
     new = [call for call in story.calls if call.version == "new"]
     parts = [
-        _said("runs", [_attempt(call.step, call.attempt) for call in new if call.phase == "forward"]),
+        _said("runs", [_call(call) for call in new if call.phase == "forward"]),
         _said("skips", [_code(s) for s, fate in ends.items() if fate == "skipped" and known.get(s) != "skipped"]),
         _said("leaves aside", [_code(s) for s in story.bypassed]),
         _said("never runs", [_code(s) for s, fate in ends.items() if fate == "passed"]),
-        _said("unwinds", [_attempt(call.step, call.attempt) for call in new if call.phase == "unwind"]),
+        _said("unwinds", [_call(call) for call in new if call.phase == "unwind"]),
     ]
     said = [part for part in parts if part]
     if not new:
@@ -203,7 +203,7 @@ def words(story: Evolution[str | None]) -> str:
     return "; ".join([*said, _end(story)])
 
 
-def _end(story: Evolution[str | None]) -> str:
+def _end(story: Evolution[str] | Evolution[str | None]) -> str:
     result = story.result
     match result:
         case Succeeded():
@@ -230,8 +230,9 @@ def _said(verb: str, things: list[str]) -> str:
     return f"{verb} {', '.join(things)}" if things else ""
 
 
-def _attempt(name: str, attempt: int) -> str:
-    return _code(name) + (f" (attempt {attempt})" if attempt > 1 else "")
+def _call(call: Call) -> str:
+    name = call.step if call.item is None else f"{call.step}[{call.item}]"
+    return _code(name) + (f" (attempt {call.attempt})" if call.attempt > 1 else "")
 
 
 def _code(text: str) -> str:

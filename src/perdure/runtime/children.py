@@ -50,7 +50,9 @@ async def _submit(host: Host, live: LiveRun, op: UnitOp) -> dict[int, Failure]:
         parent = Parent(live.run_id, op.step, index)
         run_id = child_id(unit.opened_us, live.run_id, op.step, index)
         try:
-            submitted = _submission(host, live, definition.child, run_id, unit.items[index], parent)
+            line = host.lines.get(unit.pipeline)  # as it was when the unit opened, whatever the step names now [B-20]
+            child = definition.child if line is None else line.pipeline
+            submitted = _submission(host, live, child, run_id, unit.items[index], parent)
         except Exception as error:  # what the child's author wrote, or an input that it no longer reads
             refused[index] = _refusal(host, op.step, f"it cannot be submitted: {type(error).__name__}: {error}")
             continue

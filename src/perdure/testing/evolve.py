@@ -59,9 +59,9 @@ Moment: TypeAlias = Literal[
 - `ended`: the run is over.
 
 Of a step of items, or a loop, `running` and `retrying` are about the items in flight: so many as `done` says are done
-by then, the others are lost with the process, or have failed once. The end of a wait, or of items, and the start of the
-next step are one append: `before` a step that follows a wait means that what it waits for has come, and that nobody has
-acted on it yet; likewise `after` a wait, and items that are all done.
+by then, the others are lost with the process, or have failed once. The end of a wait and the start of the next step are
+one append: `before` a step that follows a wait means that what it waits for has come, and that nobody has acted on it
+yet; likewise `after` a wait.
 """
 
 Version: TypeAlias = Literal["old", "via", "new"]
