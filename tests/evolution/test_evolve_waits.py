@@ -315,6 +315,17 @@ def test_other_runs_end_after_the_deployment() -> None:
     assert before.ran("new") == ("extra", "last")
 
 
+def test_an_attempt_behind_waits() -> None:
+    """Whatever stands before the point is brought past, for moments inside a handler as well."""
+    old = line(first, approve, ship, wait, Sleep("night", 60), labels, last)
+    options: dict[str, Any] = {"messages": {"approval": Answer(True)}, "runs": {"run-a": 1, "run-b": 2}}
+    story = edit(old, old, labels, "running", done=1, **options)
+    assert story.ran("new") == ("labels", "labels", "last")
+    assert edit(old, old, last, "retrying", **options).ran("new") == ("last",)
+    with pytest.raises(InvalidArgument, match="which `messages` does not have"):
+        edit(old, old, labels, "running")
+
+
 # --- wrong uses
 
 

@@ -111,7 +111,7 @@ class _Story(Calls):
         while True:
             p = await self.projection()
             info = await engine.info(self.run_id)
-            if r.moment not in INSIDE and (self._reached(p) or await self._has_come(engine, p)):
+            if (r.moment not in INSIDE and self._reached(p)) or await self._has_come(engine, p):
                 return
             if info.ended or info.status in ("invalid", "corrupt"):
                 raise InvalidArgument(f"the run never comes to {r.moment!r} of step {r.at!r}; it is {_standing(info)}")
