@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from perdure import (
+    AwaitedRun,
     AwaitMessage,
     AwaitRuns,
     Canceled,
@@ -214,10 +215,10 @@ def pipeline(text: str, kind: str) -> Line:
     return Pipeline(id="order", input=None, deps=object, steps=steps, output=output, retry=Retry(jitter=0))
 
 
-def _text(state: Any) -> str:
+def _text(state: object) -> str:
     if isinstance(state, tuple):
-        return ", ".join(f"{run.run_id} {run.status}" for run in state)
-    return ", ".join(state) if isinstance(state, list) else str(state)
+        return ", ".join(f"{run.run_id} {run.status}" for run in cast("tuple[AwaitedRun, ...]", state))
+    return ", ".join(cast("list[str]", state)) if isinstance(state, list) else str(state)
 
 
 def _step(word: str, kind: str) -> Any:

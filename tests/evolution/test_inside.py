@@ -1,4 +1,4 @@
-"""Every edit of steps that wait, of items, turns and child runs: the rows of docs/reference/edits-inside.md [B-20, E-9].
+"""Every edit of steps that wait, of items, turns and child runs: the rows of edits-inside.md [B-20, E-9].
 
 What was open goes on as it was opened, wherever it stands now, as long as its id and its kind are there.
 """
