@@ -133,3 +133,17 @@ def test_the_installed_program_runs(tmp_path: Path) -> None:
     done = subprocess.run([program, "list"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == Exit.USAGE
     assert done.stderr.startswith("error: no store and no application given\nhint: ")
+
+
+def test_the_version_is_that_of_the_package(cli: Cli) -> None:
+    """I-2."""
+    from importlib.metadata import version
+
+    answer = cli("--version")
+    assert (answer.code, answer.out) == (Exit.OK, f"perdure {version('perdure')}\n")
+
+
+def test_the_package_runs_as_a_module() -> None:
+    """I-2: where the script is not on the path."""
+    done = subprocess.run([sys.executable, "-m", "perdure", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()[0]) == (0, "perdure")

@@ -121,8 +121,18 @@ def _summary(command: Command) -> str:
     return (command.__doc__ or "").strip().partition("\n")[0]
 
 
-def _root() -> None:
-    """Nothing before the command: it exists so that a single command would still be a command."""
+def _show_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"perdure {version('perdure')}")
+        raise typer.Exit
+
+
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
+) -> None:
+    """Nothing before the command but this."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
