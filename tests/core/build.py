@@ -134,12 +134,14 @@ class Life:
         self.op: planning.Next | None = None
         self.ends_of: dict[str, planning.RunEnd] = {}
         self.cycle = False
+        self.told = False
         self._record([submission or submitted()])
 
     # --- the engine
 
     def setting(self) -> planning.Setting:
-        return planning.Setting(self.now_us, self.may_start, 0.5, self.policy, self.author, 0, self.ends_of, self.cycle)
+        now_us, author, ends = self.now_us, self.author, self.ends_of
+        return planning.Setting(now_us, self.may_start, 0.5, self.policy, author, 0, ends, self.cycle, self.told)
 
     def claim(self, lost_cause: RetryCause = "lost") -> planning.Plan:
         """A worker claims the run; an open attempt was lost."""

@@ -12,14 +12,14 @@ from perdure.core import commit
 from perdure.core import facts as f
 from perdure.core import plan as planning
 from perdure.core.commit import plan_submission
-from perdure.core.operations import EndedOp, HeldOp, InvalidOp, RunOp, UnwindOp
+from perdure.core.operations import EndedOp, HeldOp, InvalidOp, RunOp, UnitOp, UnwindOp
 from perdure.core.outcomes import Returned
 from perdure.core.plan import Closed, Waiting
 from perdure.core.projection import Projection, dump, restore
 from perdure.core.retry import Retry
 from perdure.errors import CorruptJournal
 from tests.core.build import RUN, Life, content, names, refold, submitted, topology
-from tests.core.strategies import lives
+from tests.core.strategies import lives, unit_plan
 
 LATER = Retry(initial=10, cap=10, jitter=0)
 
@@ -389,6 +389,8 @@ def test_the_same_past_gives_the_same_plan(life: Life) -> None:
         p = restore(dump(life.p), 0, 0, b"")
         if life.op is None:
             plan = commit.plan_claim(p, life.topology, claim, life.setting())
+        elif isinstance(life.op, UnitOp):
+            plan = unit_plan(p, life.topology, life.op, life.setting())
         else:
             plan = commit.plan_outcome(p, life.topology, life.attempt, Returned(b"2"), life.setting())
         plans.append(msgspec.json.encode((plan.facts, repr(plan.next), repr(plan.rest))))
