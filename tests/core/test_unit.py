@@ -78,6 +78,17 @@ def test_retired_before_it_is_started_it_is_bypassed(shape: str) -> None:
     assert opened(shape, "~").op == RunOp("B", 2, 1, started=False)
 
 
+@pytest.mark.parametrize("sign", [*SIGNS.values(), "@", "#", "%"])
+def test_steps_before_it_that_never_ran_are_passed(sign: str) -> None:
+    """E-7: recorded as it opens."""
+    life = Life(f"X A{sign} B")
+    life.author.openings["A"] = Opening(60_000_000, ("go",), 1, (b"1",), "p")
+    life.claim()
+    life.deploy(f"X N~ A{sign} B")
+    life.ok()
+    assert life.p.passed == {"N"}
+
+
 @EVERY_SHAPE
 def test_its_items_are_settled_when_it_opens(shape: str) -> None:
     """B-20: a deployment changes the code for the next attempt, and how many at once, not the items."""

@@ -258,6 +258,15 @@ def test_an_item_that_returns_too_much_holds_the_run() -> None:
     assert life.p.held.reason == "payload-too-large"
 
 
+def test_an_end_of_an_attempt_that_was_closed_is_left_out() -> None:
+    """M-8, R-17: of an older attempt, or of one that ended already."""
+    life = items(2)
+    old, other = life.item(0, b"1"), life.item(1, b"1")
+    life.items_end(raised(life, 0), other, running=True)
+    assert life.items_end(old, other, running=True).facts == []
+    assert life.p.units["A"].open == {0}
+
+
 def test_what_an_item_remembered_is_its_own() -> None:
     """M-15, B-23: for its later attempts; other items and the step know nothing of it."""
     life = items(2)
