@@ -31,6 +31,7 @@ RELOADED = (
     "perdure.core.units",
     "perdure.core.commit",
     "perdure.core.admission",
+    "perdure.testing.scenario.scripted",
     SCENARIOS,
 )
 

@@ -9,10 +9,17 @@ from typing import Any, Protocol, TypeAlias, cast
 
 from perdure.core.facts import Phase
 from perdure.core.retry import Retry
+from perdure.define.await_message import AwaitMessage
+from perdure.define.await_runs import AwaitRuns
 from perdure.define.branch import Branch
+from perdure.define.child import Child, ForEachRun
 from perdure.define.decorator import step as define_step
+from perdure.define.foreach import CONCURRENCY, ForEach
 from perdure.define.invocation import Invocation
+from perdure.define.items import Done, ItemInvocation, More
 from perdure.define.later import Later
+from perdure.define.loop import Loop
+from perdure.define.pipeline import Pipeline
 from perdure.define.poll import poll as define_poll
 from perdure.define.sleep import Sleep
 from perdure.define.step import AnyStep, retired
@@ -23,6 +30,7 @@ LATER = Later(timedelta(milliseconds=1))
 
 AStep: TypeAlias = AnyStep[None, object]
 Inv: TypeAlias = Invocation[None, object]
+ItemInv: TypeAlias = ItemInvocation[None, object, int]
 
 
 class Script(Protocol):
@@ -32,8 +40,20 @@ class Script(Protocol):
         """What the handler is to do: `ok`, `later`, or the arm it takes; raises what it is to raise."""
         ...
 
+    async def handle_item(self, step: str, inv: ItemInv, /) -> str:
+        """What the handler of an item is to do: `ok`, or `more`; raises what it is to raise."""
+        ...
+
+    async def handle_other(self, inv: Invocation[str, object], /) -> None:
+        """What the only handler of another run does; its input says which run it is."""
+        ...
+
     def condition(self, step: str, /) -> bool:
         """What the condition answers; raises where it must not be asked yet."""
+        ...
+
+    def others(self, step: ScriptStep, /) -> list[str]:
+        """The runs that a step waits for."""
         ...
 
 
@@ -42,6 +62,8 @@ class Author:
 
     def __init__(self, scenario: Scenario, script: Script) -> None:
         self._script = script
+        self.other = _other(script)
+        """The pipeline of child runs and of runs that are waited for."""
         self._choices = {choice: _enum(choice, arms) for choice, arms in _arms(scenario).items()}
 
     def member(self, choice: str, arm: str) -> Enum:
@@ -80,11 +102,55 @@ class Author:
         return retired(branch) if each.retired else branch
 
     def _step(self, each: ScriptStep) -> AStep:
-        if each.kind == "sleep":
-            sleep = Sleep(each.id, timedelta(hours=each.hours), when=self._when(each.id))
-            return retired(sleep) if each.retired else sleep
-        called = self._called(each)
-        return retired(called) if each.retired else called
+        made = self._made(each)
+        return retired(made) if each.retired else made
+
+    def _made(self, each: ScriptStep) -> AStep:
+        when = self._when(each.id)
+        match each.kind:
+            case "sleep":
+                return Sleep(each.id, timedelta(hours=each.hours), when=when)
+            case "message":
+                timeout = timedelta(hours=each.hours) if each.hours else None
+                return AwaitMessage(each.id, name=each.id, type=str, timeout=timeout, when=when)
+            case "runs":
+                return AwaitRuns(each.id, runs=lambda _inv: self._script.others(each), when=when)
+            case "items" | "collect" | "loop":
+                return self._of_items(each)
+            case "child" | "children":
+                return self._of_runs(each)
+            case _:
+                return self._called(each)
+
+    def _of_items(self, each: ScriptStep) -> AStep:
+        script = self._script
+        options = self._options(each, unwinds_state=True)
+
+        async def handler(inv: ItemInv) -> int:
+            await script.handle_item(each.id, inv)
+            return inv.index
+
+        async def turn(inv: ItemInv) -> More[int] | Done[int]:
+            more = await script.handle_item(each.id, inv) == "more"
+            return More(inv.index) if more else Done(inv.index)
+
+        if each.kind == "loop":
+            return cast("AStep", Loop(each.id, first=lambda _inv: 0, turn=turn, **options))
+        options |= {"concurrency": each.bound or CONCURRENCY, "collect": each.kind == "collect"}
+        return cast("AStep", ForEach(each.id, items=lambda _inv: range(each.number), handler=handler, **options))
+
+    def _of_runs(self, each: ScriptStep) -> AStep:
+        options = self._options(each, unwinds_state=True)
+        del options["retry"]
+        names = [f"{each.id}/{index}" for index in range(each.number)]
+        if each.kind == "child":
+            return cast("AStep", Child(each.id, pipeline=self.other, input=lambda _inv: names[0], **options))
+        return cast(
+            "AStep",
+            ForEachRun(
+                each.id, pipeline=self.other, inputs=lambda _inv: names, concurrency=each.bound or None, **options
+            ),
+        )
 
     def _called(self, each: ScriptStep) -> AStep:
         script = self._script
@@ -95,7 +161,18 @@ class Author:
         async def asked(inv: Inv) -> Later | None:
             return LATER if await script.handle("forward", each.id, inv) == "later" else None
 
+        options = self._options(each)
+        if each.kind == "poll":
+            return cast("Callable[[object], AStep]", define_poll(each.id, **options))(asked)
+        return cast("Callable[[object], AStep]", define_step(each.id, **options))(handler)
+
+    def _options(self, each: ScriptStep, *, unwinds_state: bool = False) -> dict[str, Any]:
+        script = self._script
+
         async def unwind(inv: Inv, state: None) -> None:
+            await script.handle("unwind", each.id, inv)
+
+        async def unwind_state(inv: Inv, state: object) -> None:
             await script.handle("unwind", each.id, inv)
 
         async def unwind_in_doubt(inv: Inv) -> None:
@@ -103,12 +180,10 @@ class Author:
 
         options: dict[str, Any] = {"when": self._when(each.id), "retry": RETRY}
         if each.unwind:
-            options["unwind"] = unwind
+            options["unwind"] = unwind_state if unwinds_state else unwind
         if each.in_doubt:
             options["unwind_in_doubt"] = unwind_in_doubt
-        if each.kind == "poll":
-            return cast("Callable[[object], AStep]", define_poll(each.id, **options))(asked)
-        return cast("Callable[[object], AStep]", define_step(each.id, **options))(handler)
+        return options
 
     def _when(self, step: str) -> Callable[[Inv], bool]:
         def when(inv: Inv) -> bool:
@@ -134,3 +209,11 @@ def _arms(scenario: Scenario) -> dict[str, list[str]]:
 
 def _enum(choice: str, arms: list[str]) -> type[Enum]:
     return cast("type[Enum]", Enum("Choice", {arm: arm for arm in arms or ["none"]}))
+
+
+def _other(script: Script) -> Pipeline[str, object, None]:
+    async def work(inv: Invocation[str, object]) -> None:
+        await script.handle_other(inv)
+
+    step = cast("Callable[[object], AnyStep[str, object]]", define_step("work", retry=RETRY))(work)
+    return Pipeline(id="other", input=str, deps=object, steps=(step,), output=lambda _inv: None)

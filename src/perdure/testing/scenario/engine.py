@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import assert_never
 
+import msgspec
+
 from perdure.core.facts import (
+    BoundaryOpened,
+    Fact,
+    OperationFailed,
     OperationParked,
     OperationSkipped,
     OperationSucceeded,
     RunFailed,
     RunSucceeded,
 )
+from perdure.core.operations import InvalidOp
+from perdure.core.unit_facts import ItemFailed, ItemOutputRecorded, ItemReserved, ItemRetryScheduled
 from perdure.define.result import Succeeded
 from perdure.errors import ConflictError, PerdureError
+from perdure.runtime.info import RunInfo
 from perdure.testing.scenario.model import (
     HOUR_US,
     MOTION,
@@ -24,6 +33,7 @@ from perdure.testing.scenario.model import (
     Deploy,
     End,
     Entry,
+    Finish,
     HoldPipeline,
     Invalid,
     Lose,
@@ -31,12 +41,18 @@ from perdure.testing.scenario.model import (
     ReleasePipeline,
     Resolve,
     Restart,
+    Send,
     Skip,
     Sleep,
+    Take,
+    TimeOut,
+    Wait,
     Wake,
+    Work,
     hours_at_opening,
 )
 from perdure.testing.scenario.report import Difference, describe_end
+from perdure.testing.scenario.scripted import other_ids
 from perdure.testing.scenario.stage import FAR_US, NOT_YET, Stage
 
 _PATIENCE_S = 20.0
@@ -75,6 +91,8 @@ class EngineDriver(Stage):
             case Restart():
                 await self._reopen(index)
             case Lose():
+                if self._items:
+                    await self._rest()
                 self._abort()
                 await self._start()
                 await self._settle()
@@ -94,6 +112,19 @@ class EngineDriver(Stage):
                 await self._sleep(entry)
             case Wake():
                 await self._wake(index, entry)
+            case TimeOut():
+                await self._wake(index, entry)
+            case Wait():
+                await self._sleep(entry)
+            case Send():
+                await self._rest()
+                await self._client.send(self._run_id, entry.step, entry.value, actor="script")
+            case Take():
+                await self._take(index, entry)
+            case Work():
+                await self._work(index, entry)
+            case Finish():
+                await self._finish(index, entry)
             case HoldPipeline():
                 await self._hold_pipeline(entry)
             case ReleasePipeline():
@@ -123,7 +154,15 @@ class EngineDriver(Stage):
             run = await self._client.submit(pipeline, None, delay=FAR_US / 1_000_000)
             self._run_id = run.id
             await self._rest()
+            await self._submit_others()
         await self._settle()
+
+    async def _submit_others(self) -> None:
+        deployed = [step for entry in self._scenario.entries if isinstance(entry, Deploy) for step in entry.steps]
+        for step in deployed:
+            for name in other_ids(step) if step.kind == "runs" else ():
+                if name not in self._other_ids:
+                    self._other_ids[name] = (await self._client.submit(self._author.other, name)).id
 
     async def _attempt(self, index: int, entry: Attempt) -> None:
         await self._go()
@@ -159,10 +198,13 @@ class EngineDriver(Stage):
     async def _invalid(self, entry: Invalid) -> None:
         await self._go()
         info = await self._settle()
-        if (
-            info.status == "ready" and info.due_us is not None
-        ):  # a run is judged when it is due: no sleep goes on so long
-            self._system.pass_until(info.due_us)
+        if info.status == "ready" and info.due_us is None:  # who waits for others is judged when they have come
+            explained = await self._client.explain(self._run_id)
+            if not isinstance(explained.next, InvalidOp):
+                raise await self._difference(entry, "an invalid run")
+            return
+        if info.status == "ready":  # a run is judged when it is due: no sleep goes on so long
+            self._system.pass_until(info.due_us or 0)
             await self._client.retry(self._run_id, actor="script")
         info = await self._settle()
         if info.status != "invalid" or NOT_YET in info.reason:
@@ -174,17 +216,85 @@ class EngineDriver(Stage):
         if not any(isinstance(fact, OperationSkipped) and fact.step == entry.step for fact in await self._facts()):
             raise await self._difference(entry, f"{entry.step} skipped")
 
-    async def _sleep(self, entry: Sleep) -> None:
+    async def _sleep(self, entry: Sleep | Wait) -> None:
         await self._go()
         await self._settle()
         journal = await self._client.journal(self._run_id)
-        opened = [(each.fact.step, each.at_us) for each in journal if isinstance(each.fact, OperationParked)]
-        if [step for step, _ in opened[self._slept :]] != [entry.step] or self._arrival is not None:
-            raise await self._difference(entry, f"{entry.step} asleep")
-        self._slept, self._opened_us = len(opened), opened[-1][1]
+        opens = (OperationParked, BoundaryOpened)
+        opened = [(each.fact.step, each.at_us) for each in journal if isinstance(each.fact, opens)]
+        waits = not self._items and self._arrival is None
+        if [step for step, _ in opened[self._opened :]] != [entry.step] or not waits:
+            raise await self._difference(entry, f"{entry.step} waiting")
+        self._opened, self._opened_us = len(opened), opened[-1][1]
 
-    async def _wake(self, index: int, entry: Wake) -> None:
-        """A minute before its time a sleep must not be over; after it, it must."""
+    async def _note_opened(self) -> None:
+        """What else opens and does not wait is not waited for by a later line."""
+        opens = (OperationParked, BoundaryOpened)
+        self._opened = sum(isinstance(fact, opens) for fact in await self._facts())
+
+    async def _take(self, index: int, entry: Take) -> None:
+        self._taking = entry.step
+        self._base = index + 1 if self._goes_on(index) else len(self._scenario.entries)
+        await self._go()
+        await self._settle()
+        self._taking = ""
+        await self._note_opened()
+        expected = msgspec.json.encode(entry.value)
+        taken = [
+            bytes(fact.state)
+            for fact in await self._facts()
+            if isinstance(fact, OperationSucceeded) and fact.step == entry.step and not fact.attempt
+        ]
+        if taken != [expected]:
+            raise await self._difference(entry, f"{entry.step} taking {entry.value}")
+
+    async def _work(self, index: int, entry: Work) -> None:
+        await self._go()
+
+        async def recorded(_info: RunInfo) -> bool:
+            return open_items(await self._facts(), entry.step) == {i for _, i in self._items}
+
+        async def shown(info: RunInfo) -> bool:
+            """All that is reserved runs, or the run rests, or is elsewhere."""
+            runs = bool(self._items) and await recorded(info)
+            return runs or self._arrival is not None or self._rests(info)
+
+        await self._until(shown)
+        await self._note_opened()
+        expected = {(entry.step, i): number for i, number, _ in entry.items}
+        if set(expected) != set(self._items) or any(
+            number not in (None, self._items[key].attempt) for key, number in expected.items()
+        ):
+            raise await self._difference(entry, entry.text)
+        self._base = index + 1
+        goes_on = self._goes_on(index)
+        if not goes_on and any(result != "runs" for _, _, result in entry.items):
+            await self._rest()
+        ended = sorted(entry.items, key=lambda item: item[2] != "fail")
+        for i, _, result in ended:
+            if result != "runs":
+                self._items.pop((entry.step, i)).result.set_result(result)
+        if not goes_on:
+            await self._until(recorded)
+        if not goes_on and not self._items:
+            await self._settle()
+
+    async def _finish(self, index: int, entry: Finish) -> None:
+        if not self._goes_on(index):
+            await self._rest()
+        for each, result in entry.runs:
+            name = f"{entry.step}/{each}"
+            if name not in self._others:
+                await self._go()  # it is to be submitted first
+            while name not in self._others:
+                self._stirred.clear()
+                await self._stirred.wait()
+            verdict = self._others.pop(name)
+            verdict.result.set_result(result)
+            await self._client.result(verdict.run_id)
+
+    async def _wake(self, index: int, entry: Wake | TimeOut) -> None:
+        """A minute before its time a wait must not be over; after it, it must, by success or as failed."""
         self._base = index + 1
         due_us = self._opened_us + hours_at_opening(self._scenario, entry) * HOUR_US
         early_us = due_us - _EARLY_US
@@ -192,21 +302,19 @@ class EngineDriver(Stage):
             self._system.pass_until(early_us)
             await self._client.retry(self._run_id, actor="script")
             await self._quiet()
-            if self._arrival is not None or await self._woken(entry.step):
-                raise await self._difference(entry, f"{entry.step} asleep for as long as was fixed")
+            if self._arrival is not None or await self._over(entry):
+                raise await self._difference(entry, f"{entry.step} waiting for as long as was fixed")
         self._system.pass_until(due_us)
         if not self._goes_on(index):
             self._base = len(self._scenario.entries)  # no condition is answered until the script comes to it
         await self._client.retry(self._run_id, actor="script")
         await self._settle()
-        if not await self._woken(entry.step):
-            raise await self._difference(entry, f"{entry.step} awake")
+        if not await self._over(entry):
+            raise await self._difference(entry, f"{entry.step} over")
 
-    async def _woken(self, step: str) -> bool:
-        return any(
-            isinstance(fact, OperationSucceeded) and fact.step == step and not fact.attempt
-            for fact in await self._facts()
-        )
+    async def _over(self, entry: Wake | TimeOut) -> bool:
+        end = OperationFailed if isinstance(entry, TimeOut) else OperationSucceeded
+        return any(isinstance(fact, end) and fact.step == entry.step for fact in await self._facts())
 
     async def _hold_pipeline(self, entry: HoldPipeline) -> None:
         """From here on nothing but the hold of the pipeline keeps the run from going on."""
@@ -229,7 +337,7 @@ class EngineDriver(Stage):
         if not self._goes_on(index):
             await self._rest()
         await self._client.release_pipeline("scenario", actor="script")
-        await self._settle()
+        await self._settle(items=True)
 
     async def _abandon(self) -> None:
         info = await self._client.info(self._run_id)
@@ -272,3 +380,16 @@ class EngineDriver(Stage):
             )
         if chosen != entry.text:
             raise Difference(self._scenario, entry, entry.text, chosen)
+
+
+def open_items(facts: Iterable[Fact], step: str) -> set[int]:
+    """Items of a step that are reserved, and of whose end the journal has nothing."""
+    found: set[int] = set()
+    for fact in facts:
+        if isinstance(fact, ItemReserved) and fact.step == step:
+            found.add(fact.index)
+        elif isinstance(fact, (ItemRetryScheduled, ItemOutputRecorded, ItemFailed)) and fact.step == step:
+            found.discard(fact.index)
+        elif isinstance(fact, (BoundaryOpened, OperationFailed)) and fact.step == step:
+            found.clear()
+    return found

@@ -6,11 +6,26 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from perdure.core.facts import Shape
 from perdure.core.topology import StepSpec
 
 Result: TypeAlias = Literal["ok", "error", "fail", "later", "crash"]
 RESULTS: dict[str, Result] = {"ok": "ok", "error": "error", "fail": "fail", "later": "later", "crash": "crash"}
-Kind: TypeAlias = Literal["call", "poll", "sleep", "choice"]
+Kind: TypeAlias = Literal[
+    "call", "poll", "sleep", "choice", "message", "runs", "items", "collect", "loop", "child", "children"
+]
+ItemResult: TypeAlias = Literal["ok", "more", "error", "fail", "runs"]
+ITEM_RESULTS: dict[str, ItemResult] = {"ok": "ok", "more": "more", "error": "error", "fail": "fail", "runs": "runs"}
+_SHAPES: dict[Kind, Shape] = {
+    "sleep": "sleep",
+    "message": "message",
+    "runs": "runs",
+    "items": "each",
+    "collect": "each",
+    "loop": "loop",
+    "child": "child",
+    "children": "children",
+}
 ListName: TypeAlias = Literal["in-doubt", "half-unwound", "uncompensated", "unavailable"]
 Lists: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
 EndKind: TypeAlias = Literal["success", "failure", "canceled", "abandoned"]
@@ -36,7 +51,9 @@ class ScriptStep(msgspec.Struct, frozen=True):
     """A step as `deploy` writes it.
 
     Attributes:
-        hours: how long a sleep takes.
+        hours: how long a sleep takes, and a wait for a message may take; 0: for ever.
+        number: of items, child runs or awaited runs.
+        bound: how many items or child runs at once; 0: all.
         arm: the choice whose arm the step stands in, and the arm.
     """
 
@@ -47,6 +64,8 @@ class ScriptStep(msgspec.Struct, frozen=True):
     retired: bool = False
     hours: int = 0
     arm: tuple[str, str] | None = None
+    number: int = 0
+    bound: int = 0
 
     @property
     def spec(self) -> StepSpec:
@@ -57,7 +76,7 @@ class ScriptStep(msgspec.Struct, frozen=True):
             self.in_doubt,
             self.retired,
             conditional=True,
-            shape="sleep" if self.kind == "sleep" else "handler",
+            shape=_SHAPES.get(self.kind, "handler"),
         )
 
 
@@ -106,6 +125,47 @@ class Wake(Line, frozen=True):
     """This step sleeps until the time that was fixed when it began has come, and then it has succeeded."""
 
     step: str
+
+
+class Wait(Line, frozen=True):
+    """The next operation is this step, never started, and it begins to wait: for a message, child runs or runs."""
+
+    step: str
+
+
+class Send(Line, frozen=True):
+    """A message comes for the steps of this id, while no handler runs."""
+
+    step: str
+    value: str
+
+
+class Take(Line, frozen=True):
+    """This step waits for a message, or is next, and succeeds with this one."""
+
+    step: str
+    value: str
+
+
+class TimeOut(Line, frozen=True):
+    """This step waits until the time that was fixed when it began has come, and then it has failed."""
+
+    step: str
+
+
+class Work(Line, frozen=True):
+    """The items of this step that run are exactly these; those that do not run on end so, what fails first."""
+
+    step: str
+    items: tuple[tuple[int, int | None, ItemResult], ...]
+    """Index, attempt if given, and what becomes of it."""
+
+
+class Finish(Line, frozen=True):
+    """These child runs of the step, or runs that it waits for, have not ended, and now end so."""
+
+    step: str
+    runs: tuple[tuple[int, Literal["ok", "fail"]], ...]
 
 
 class HoldPipeline(Line, frozen=True):
@@ -158,6 +218,12 @@ Entry: TypeAlias = (
     | Skip
     | Sleep
     | Wake
+    | Wait
+    | Send
+    | Take
+    | TimeOut
+    | Work
+    | Finish
     | HoldPipeline
     | ReleasePipeline
     | Resolve
@@ -175,21 +241,21 @@ class Scenario(msgspec.Struct, frozen=True):
     entries: tuple[Entry, ...]
 
 
-MOTION = (Attempt, Output, Skip, Sleep, Wake, Invalid)
+MOTION = (Attempt, Output, Skip, Sleep, Wake, Wait, Take, TimeOut, Work, Invalid)
 """Lines for which the run has to be let go on; `End`, too, unless it has ended."""
 
 HOUR_US = 3_600_000_000
 """What a sleep is measured in."""
 
 
-def hours_at_opening(scenario: Scenario, wake: Wake) -> int:
-    """How long the sleep takes that a `wake` line ends: what was deployed when it began; 0 if no line began it."""
+def hours_at_opening(scenario: Scenario, wake: Wake | TimeOut) -> int:
+    """How long the wait takes that this line ends: what was deployed when it began; 0 if no line began it."""
     hours = 0
     steps: dict[str, ScriptStep] = {}
     for entry in scenario.entries:
         if isinstance(entry, Deploy):
             steps = {step.id: step for step in entry.steps}
-        elif isinstance(entry, Sleep) and entry.step == wake.step and entry.step in steps:
+        elif isinstance(entry, (Sleep, Wait)) and entry.step == wake.step and entry.step in steps:
             hours = steps[entry.step].hours
         elif entry is wake:
             return hours

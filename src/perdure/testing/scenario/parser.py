@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Literal, NoReturn, TypeVar
 
 from perdure.testing.scenario.model import (
+    ITEM_RESULTS,
     LIST_NAMES,
     RESULTS,
     Abandon,
@@ -17,6 +18,7 @@ from perdure.testing.scenario.model import (
     End,
     EndKind,
     Entry,
+    Finish,
     HoldPipeline,
     Invalid,
     Kind,
@@ -29,10 +31,17 @@ from perdure.testing.scenario.model import (
     Scenario,
     ScenarioError,
     ScriptStep,
+    Send,
     Skip,
     Sleep,
+    Take,
+    TimeOut,
+    Wait,
     Wake,
+    Work,
 )
+
+Word = TypeVar("Word", bound=str)
 
 
 def read_files(paths: Iterable[str]) -> list[Scenario]:
@@ -57,10 +66,27 @@ _STEP = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_/.-]*")
 _ARM = re.compile(r"^[A-Za-z][A-Za-z0-9_]*$")
 _MORE = re.compile(
     r"^(?:@(?P<choice>[A-Za-z0-9][A-Za-z0-9_/.-]*)=(?P<arm>[A-Za-z][A-Za-z0-9_]*))?"
-    r"(?::(?P<kind>[a-z]+)(?:=(?P<hours>[1-9][0-9]{0,2}))?)?"
+    r"(?::(?P<kind>[a-z]+)(?:=(?P<number>[1-9][0-9]{0,2})(?:/(?P<bound>[1-9]))?)?)?"
     r"(?P<unwind>\*\??)?(?P<retired>~)?$"
 )
-_KINDS: dict[str, Kind] = {"poll": "poll", "sleep": "sleep", "choice": "choice"}
+_KINDS: dict[str, Kind] = {
+    "poll": "poll",
+    "sleep": "sleep",
+    "choice": "choice",
+    "message": "message",
+    "runs": "runs",
+    "items": "items",
+    "collect": "collect",
+    "loop": "loop",
+    "child": "child",
+    "children": "children",
+}
+_HOURS = ("sleep", "message")
+_MANY = ("runs", "items", "collect", "children")
+_BOUND = ("items", "collect", "children")
+_NO_UNWIND = ("sleep", "choice", "message", "runs")
+_WITH_ITEMS = ("items", "collect", "loop")
+_ITEM = re.compile(r"^(?P<index>[0-9]{1,3})(?:#(?P<attempt>[1-9][0-9]{0,2}))?:(?P<result>[a-z]+)$")
 _BARE: dict[str, type[Cancel | Restart | Lose | Invalid | Abandon]] = {
     "cancel": Cancel,
     "restart": Restart,
@@ -99,7 +125,9 @@ class _Parser:
                 self.fail("'deploy STEP...' as the first line of a scenario", self.text)
             if entries and isinstance(entries[-1], End):
                 self.fail("'scenario NAME' after an end", self.text)
-            entries.append(self._entry(words))
+            entry = self._entry(words)
+            self._check_follows(entries[-1] if entries else None, entry)
+            entries.append(entry)
         if start:
             yield self._finish(name, start, entries)
 
@@ -136,6 +164,18 @@ class _Parser:
                 return Sleep(n, text, self._only_step(rest))
             case "wake":
                 return Wake(n, text, self._only_step(rest))
+            case "wait":
+                return Wait(n, text, self._only_step(rest))
+            case "time-out":
+                return TimeOut(n, text, self._only_step(rest))
+            case "send" | "take" as verb:
+                if len(rest) != 2:
+                    self.fail(f"'{verb} STEP VALUE'", text)
+                return (Send if verb == "send" else Take)(n, text, self._only_step(rest[:1]), rest[1])
+            case "work":
+                return self._work(rest)
+            case "finish":
+                return self._finished(rest)
             case "hold" | "release" as verb:
                 if rest != ["pipeline"]:
                     self.fail(f"'{verb} pipeline'", text)
@@ -150,8 +190,8 @@ class _Parser:
                 return _BARE[verb](n, text)
             case other:
                 self.fail(
-                    "scenario, deploy, run, unwind, output, cancel, restart, crash, invalid, skip, sleep, wake, hold, "
-                    "release, resolve, abandon or end",
+                    "scenario, deploy, run, unwind, output, cancel, restart, crash, invalid, skip, sleep, wake, wait, "
+                    "send, take, time-out, work, finish, hold, release, resolve, abandon or end",
                     other,
                 )
 
@@ -173,13 +213,15 @@ class _Parser:
         more = _MORE.match(word[len(name) :])
         if more is None:
             self.fail("a step with @CHOICE=ARM, :KIND, and flags in the order *, ?, ~ (? needs *)", word)
-        written, hours, unwind = more["kind"], more["hours"], more["unwind"] or ""
+        written, number, unwind = more["kind"], more["number"], more["unwind"] or ""
         kind = "call" if written is None else _KINDS.get(written)
         if kind is None:
             self.fail(f"one of the kinds {', '.join(_KINDS)}", word)
-        if hours is not None and kind != "sleep":
-            self.fail("hours only for a sleep", word)
-        if unwind and kind in ("sleep", "choice"):
+        if number is not None and kind not in (*_HOURS, *_MANY):
+            self.fail("hours only for a sleep or a message, a number only for " + ", ".join(_MANY), word)
+        if more["bound"] is not None and kind not in _BOUND:
+            self.fail("how many at once only for " + ", ".join(_BOUND), word)
+        if unwind and kind in _NO_UNWIND:
             self.fail(f"no unwind handler for a {kind}", word)
         return ScriptStep(
             name,
@@ -187,8 +229,10 @@ class _Parser:
             bool(unwind),
             unwind == "*?",
             more["retired"] is not None,
-            (int(hours) if hours else 1) if kind == "sleep" else 0,
+            (int(number) if number else 1 if kind == "sleep" else 0) if kind in _HOURS else 0,
             (more["choice"], more["arm"]) if more["choice"] else None,
+            int(number) if number and kind in _MANY else 1,
+            int(more["bound"] or 0),
         )
 
     def _check_arm(self, step: ScriptStep, before: list[ScriptStep], word: str) -> None:
@@ -243,6 +287,44 @@ class _Parser:
         if len(words) != 1 or not _ARM.match(words[0]):
             self.fail(f"the arm that choice {step!r} takes", " ".join(words) or "nothing")
         return words[0]
+
+    def _work(self, words: list[str]) -> Work:
+        step, kind = self._only_step(words[:1]), self.kinds.get(words[0]) if words else None
+        if kind not in _WITH_ITEMS:
+            self.fail(f"a step that is deployed as one of {', '.join(_WITH_ITEMS)}", self.text)
+        items = self._items(words[1:], ITEM_RESULTS)
+        if any(result == "more" for _, _, result in items) and kind != "loop":
+            self.fail("'more' only of a step that is deployed with :loop", self.text)
+        return Work(self.number, self.text, step, items)
+
+    def _finished(self, words: list[str]) -> Finish:
+        results: dict[str, Literal["ok", "fail"]] = {"ok": "ok", "fail": "fail"}
+        step = self._only_step(words[:1])
+        runs = self._items(words[1:], results)
+        if any(attempt is not None for _, attempt, _ in runs):
+            self.fail("runs without attempts", self.text)
+        return Finish(self.number, self.text, step, tuple((index, result) for index, _, result in runs))
+
+    def _items(self, words: list[str], results: dict[str, Word]) -> tuple[tuple[int, int | None, Word], ...]:
+        found: list[tuple[int, int | None, Word]] = []
+        for word in words:
+            item = _ITEM.match(word)
+            result = None if item is None else results.get(item["result"])
+            if item is None or result is None:
+                self.fail(f"an index and one of {', '.join(results)}, such as 0:ok", word)
+            found.append((int(item["index"]), int(item["attempt"]) if item["attempt"] else None, result))
+        indices = [index for index, _, _ in found]
+        if not found or indices != sorted(set(indices)):
+            self.fail("at least one index, each once, in order", " ".join(words) or "nothing")
+        return tuple(found)
+
+    def _check_follows(self, before: Entry | None, entry: Entry) -> None:
+        """Items that run, and a run that goes on at once, leave few things to happen next."""
+        going_on = isinstance(before, Work) and any(result == "runs" for _, _, result in before.items)
+        if going_on and not isinstance(entry, (Work, Lose, Restart, Deploy, Cancel)):
+            self.fail("work, crash, restart, deploy or cancel while items run", self.text)
+        if isinstance(before, TimeOut) and not isinstance(entry, (Attempt, End)):
+            self.fail("unwind or end after a time-out", self.text)
 
     def _resolve(self, words: list[str]) -> Resolve:
         ways: dict[str, Literal["value", "skip", "fail"]] = {"value": "value", "skip": "skip", "fail": "fail"}

@@ -7,15 +7,16 @@ is durable with the outcome. Conditions and the output function answer by what t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
-from typing import NoReturn, assert_never
+from typing import Any, NoReturn, assert_never
 
 import msgspec
 
 from perdure.app import App
 from perdure.core.facts import Fact, Phase, SegmentAttemptStarted
 from perdure.define.invocation import Invocation
+from perdure.define.items import ItemInvocation
 from perdure.define.pipeline import Pipeline
 from perdure.define.signals import Fail
 from perdure.ports.clock import System
@@ -24,13 +25,27 @@ from perdure.runtime.engine import Engine
 from perdure.runtime.info import RunInfo
 from perdure.testing.scenario.author import Author
 from perdure.testing.scenario.clock import MovedSystem
-from perdure.testing.scenario.model import Attempt, End, Entry, Output, Result, Scenario, ScriptStep, Skip, Sleep
+from perdure.testing.scenario.model import (
+    Attempt,
+    End,
+    Entry,
+    Output,
+    Result,
+    Scenario,
+    ScriptStep,
+    Skip,
+    Sleep,
+    Take,
+    Wait,
+    Work,
+)
 from perdure.testing.scenario.report import Difference
+from perdure.testing.scenario.scripted import other_ids
 
 NOT_YET = "the script is not there yet"
 FAR_US = 1_000_000_000
 _QUIET = frozenset({"held", "invalid", "corrupt", "succeeded", "failed", "canceled"})
-_GOES_ON = (Attempt, Output, Skip, Sleep, End)
+_GOES_ON = (Attempt, Output, Skip, Sleep, Wait, Take, Work, End)
 """Before such a line the run need not be kept at rest."""
 
 
@@ -39,6 +54,14 @@ class NotYet(Exception):  # a signal: nothing in the script asks for this
 
     def __init__(self) -> None:
         super().__init__(NOT_YET)
+
+
+class Verdict(msgspec.Struct):
+    """Another handler was called, of an item or of another run, and waits for what the script says."""
+
+    run_id: str
+    attempt: int
+    result: asyncio.Future[str]
 
 
 class _Arrival(msgspec.Struct):
@@ -67,6 +90,15 @@ class Stage:
         self._raising = False
         self._arrival: _Arrival | None = None
         self._arrived = asyncio.Event()
+        self._items: dict[tuple[str, int], Verdict] = {}
+        """Handlers of items that run, by step and index."""
+        self._others: dict[str, Verdict] = {}
+        """Handlers of other runs that run, by their input."""
+        self._other_ids: dict[str, str] = {}
+        """The runs that some step waits for."""
+        self._taking = ""
+        """The step that a line lets take a message."""
+        self._stirred = asyncio.Event()
         self._crashed = asyncio.Event()
         self._stack = AsyncExitStack()
         self._steps: tuple[ScriptStep, ...] = ()
@@ -75,8 +107,8 @@ class Stage:
         self._run_id = ""
         self._held_at: int | None = None
         """Claims of the run when the pipeline was held; None while it is not."""
-        self._slept = 0
-        """Sleeps that the script has shown so far."""
+        self._opened = 0
+        """Waits that the script has shown so far."""
         self._opened_us = 0
         """When the last of them began."""
 
@@ -108,20 +140,23 @@ class Stage:
         """The run is invalid because the script said so, and still says so."""
         return NOT_YET not in info.reason and self._raising
 
-    async def _settle(self) -> RunInfo:
-        """Wait until a handler was called or the run rests."""
+    async def _settle(self, *, items: bool = False) -> RunInfo:
+        """Wait until a handler was called or the run rests; `items`: handlers of items are handlers."""
         if self._held_at is not None:
             return await self._quiet()
+        if items:
+            return await self._until(self._items_or_rest)
         watching = self._client.watch(self._run_id)
         arrived = asyncio.ensure_future(self._arrived.wait())
+        changed = asyncio.ensure_future(_next(watching))
         try:
             while True:
-                changed = asyncio.ensure_future(_next(watching))
                 done, _ = await asyncio.wait({arrived, changed}, return_when=asyncio.FIRST_COMPLETED)
                 if changed in done:
                     info = changed.result()
                     if self._arrival is not None or self._rests(info):
                         return info
+                    changed = asyncio.ensure_future(_next(watching))
                 else:
                     changed.cancel()
                     with suppress(asyncio.CancelledError):
@@ -129,6 +164,31 @@ class Stage:
                     return await self._client.info(self._run_id)
         finally:
             arrived.cancel()
+            changed.cancel()
+
+    async def _items_or_rest(self, info: RunInfo) -> bool:
+        return bool(self._items) or self._arrival is not None or self._rests(info)
+
+    async def _until(self, true: Callable[[RunInfo], Awaitable[bool]]) -> RunInfo:
+        """Wait until something is true that changes with the run, or with the handlers that are called."""
+        watching = self._client.watch(self._run_id)
+        changed = asyncio.ensure_future(_next(watching))
+        info = await self._client.info(self._run_id)
+        try:
+            while True:
+                self._stirred.clear()
+                if await true(info):
+                    return info
+                stirred = asyncio.ensure_future(self._stirred.wait())
+                await asyncio.wait({stirred, changed}, return_when=asyncio.FIRST_COMPLETED)
+                stirred.cancel()
+                if changed.done():
+                    info = changed.result()
+                    changed = asyncio.ensure_future(_next(watching))
+        finally:
+            changed.cancel()
+            with suppress(asyncio.CancelledError, StopAsyncIteration):
+                await changed
 
     async def _quiet(self) -> RunInfo:
         """Wait until the engine has nothing to do now, or a handler was called."""
@@ -140,7 +200,8 @@ class Stage:
 
     def _rests(self, info: RunInfo) -> bool:
         far = info.due_us is not None and info.due_us - self._system.now_us() > FAR_US // 2
-        return info.status in _QUIET or (info.status == "ready" and far)
+        parked = info.due_us is None
+        return info.status in _QUIET or (info.status == "ready" and (far or parked))
 
     def _goes_on(self, index: int) -> bool:
         """The line after this one lets the run go on."""
@@ -157,33 +218,47 @@ class Stage:
         self._arrival = None
         self._arrived.clear()
 
+    def _forget_handlers(self) -> None:
+        """The process is gone."""
+        self._take_arrival()
+        self._items.clear()
+        self._others.clear()
+
     async def _difference(self, entry: Entry, expected: str) -> Difference:
         if self._arrival is not None:
             verb = "run" if self._arrival.phase == "forward" else "unwind"
             return Difference(self._scenario, entry, expected, f"{verb} {self._arrival.step} #{self._arrival.attempt}")
+        if self._items:
+            return Difference(self._scenario, entry, expected, self._works())
         info = await self._client.info(self._run_id)
         reason = f" ({info.reason})" if info.reason else ""
         return Difference(self._scenario, entry, expected, f"a run that is {info.status}{reason}")
+
+    def _works(self) -> str:
+        """The items that run, as a line would have them."""
+        words = [f"{index}#{verdict.attempt}" for (_, index), verdict in sorted(self._items.items())]
+        return " ".join([*(f"work {step}" for step in sorted({step for step, _ in self._items})), *words])
 
     # --- engines
 
     async def _start(self) -> None:
         steps = self._author.steps(self._steps)
         self._pipeline = Pipeline(id="scenario", input=None, deps=object, steps=steps, output=self._output_function())
-        app = App(self._pipeline.bind(), build="scenario", store="memory://")
+        other = self._author.other.bind()
+        app = App(self._pipeline.bind(), other, build="scenario", store="memory://", drain_timeout=0)
         self._stack = AsyncExitStack()
         self._engine = await self._stack.enter_async_context(app.engine(store=self._open_store(), system=self._system))
 
     async def _stop(self) -> None:
         await self._stack.aclose()
         self._engine = None
-        self._take_arrival()
+        self._forget_handlers()
 
     def _abort(self) -> None:
         """Lose the process: nothing more is written."""
         self._client.abort()
         self._engine = None
-        self._take_arrival()
+        self._forget_handlers()
 
     # --- what an author would have written
 
@@ -192,6 +267,7 @@ class Stage:
         verdict: asyncio.Future[tuple[Result, str | None, bool]] = asyncio.get_running_loop().create_future()
         self._arrival = _Arrival(phase, step, inv.attempt, verdict)
         self._arrived.set()
+        self._stirred.set()
         result, arm, hold = await verdict
         if hold:
             await self._client.hold(self._run_id, actor="script")
@@ -208,12 +284,38 @@ class Stage:
             case _ as unreachable:
                 assert_never(unreachable)
 
+    async def handle_item(self, step: str, inv: ItemInvocation[None, object, int]) -> str:
+        """See `Script.handle_item`."""
+        verdict = self._items[step, inv.index] = _verdict(inv)
+        self._stirred.set()
+        try:
+            return await _done(verdict)
+        finally:
+            if self._items.get((step, inv.index)) is verdict:
+                del self._items[step, inv.index]
+
+    async def handle_other(self, inv: Invocation[str, object]) -> None:
+        """See `Script.handle_other`."""
+        verdict = self._others[inv.input] = _verdict(inv)
+        self._stirred.set()
+        try:
+            await _done(verdict)
+        finally:
+            if self._others.get(inv.input) is verdict:
+                del self._others[inv.input]
+
+    def others(self, step: ScriptStep) -> list[str]:
+        """See `Script.others`."""
+        return [self._other_ids[name] for name in other_ids(step)]
+
     def condition(self, step: str) -> bool:
         """See `Script.condition`."""
         skips, following = self._ahead()
+        if step == self._taking:
+            return True
         if step in skips:
             return False
-        if isinstance(following, (Attempt, Sleep)):
+        if isinstance(following, (Attempt, Sleep, Wait, Take, Work)):
             return True
         raise NotYet
 
@@ -241,6 +343,19 @@ class Stage:
 
 async def _next(watching: AsyncIterator[RunInfo]) -> RunInfo:
     return await anext(watching)
+
+
+def _verdict(inv: Invocation[Any, object]) -> Verdict:
+    return Verdict(inv.run_id, inv.attempt, asyncio.get_running_loop().create_future())
+
+
+async def _done(verdict: Verdict) -> str:
+    result = await verdict.result
+    if result == "error":
+        raise RuntimeError("scripted")
+    if result == "fail":
+        raise Fail("scripted")
+    return result
 
 
 async def _for_ever() -> NoReturn:
