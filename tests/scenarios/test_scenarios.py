@@ -1,6 +1,7 @@
 """Every scenario file on the core, on the engine in memory, and on SQLite with a real reopen at restart and crash.
 
-The rules are E-1 .. E-12, U-1 .. U-12, B-15, B-20, D-7, R-12 and R-17; each scenario names its own in brackets.
+The rules are E-1 .. E-12, U-1 .. U-12, B-8, B-10, B-15, B-20 .. B-24, D-7, R-12, R-13 and R-17; each scenario names its
+own in brackets.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def test_every_scenario(on: On, part: int) -> None:
 
 
 def test_the_scenarios_are_all_there(note: Callable[[str], None]) -> None:
-    assert len(SCENARIOS) >= 614
+    assert len(SCENARIOS) >= 724
     note(f"scenarios: {len(SCENARIOS)} on each of {', '.join(PLACES)}")
 
 
@@ -66,6 +67,28 @@ WRONG = {
     "a run that goes on": ("deploy A B\nrun A -> ok\nabandon\nrun B -> ok", 5, ""),
     "given up elsewhere": ("deploy A B\nrun A -> ok\nabandon\nend abandoned at A", 5, "at B"),
     "given up twice": ("deploy A\nabandon\nabandon", 4, "ended"),
+    "another message": ("deploy A:message\nsend A x\nsend A y\ntake A y", 5, ""),
+    "a message twice": ("deploy A:message B:message\nsend A x\ntake A x\ntake B x", 5, ""),
+    "no message": ("deploy A:message\nwait A\ntake A x", 4, ""),
+    "a call where a message is": ("deploy A:message\nrun A -> ok", 3, ""),
+    "a wait that came to nothing": ("deploy A B:message\nwait B", 3, ""),
+    "a wait without a limit": ("deploy A:message\nwait A\ntime-out A\nend failure at A", 4, ""),
+    "another limit": ("deploy A:message=2\nwait A\ndeploy A:message=1\ntake A x", 5, ""),
+    "items that do not run": ("deploy A:items=3/2\nwork A 0:ok 1:ok 2:ok", 3, "work A 0#1 1#1"),
+    "items that run, too": ("deploy A:items=3\nwork A 0:ok", 3, "work A 0#1 1#1 2#1"),
+    "an item that is done": ("deploy A:items=2/1\nwork A 0:ok\nwork A 0:ok", 4, "work A 1#1"),
+    "another attempt of an item": ("deploy A:items=2\nwork A 0:ok 1:error\nwork A 1#1:ok", 4, "work A 1#2"),
+    "an item after a failed one": ("deploy A:items=2/1\nwork A 0:fail\nwork A 1:ok", 4, ""),
+    "a failed item that is no failure": ("deploy A:items=1 B\nwork A 0:fail\nrun B -> ok", 4, ""),
+    "doubt about collected items": ("deploy A:collect=1\nwork A 0:fail\noutput -> ok\nend success in-doubt A", 5, ""),
+    "a turn too many": ("deploy A:loop B\nwork A 0:ok\nwork A 1:ok", 4, ""),
+    "a turn too few": ("deploy A:loop B\nwork A 0:more\nrun B -> ok", 4, "work A 1#1"),
+    "a child run that runs": ("deploy A:child B\nwait A\nrun B -> ok", 4, "waits for its child run"),
+    "a child run that has ended": ("deploy A:children=2\nwait A\nfinish A 0:ok\nfinish A 0:ok", 5, ""),
+    "a child run that is none": ("deploy A:child\nwait A\nfinish A 1:ok", 4, ""),
+    "a failed child run that is no failure": ("deploy A:child B\nwait A\nfinish A 0:fail\nrun B -> ok", 5, ""),
+    "a cancel without a doubt": ("deploy A:child\nwait A\ncancel\nend canceled at A", 5, "in-doubt A"),
+    "runs that run": ("deploy A:runs=2 B\nwait A\nfinish A 0:ok\nrun B -> ok", 5, "waits for 2 of 2 runs"),
     "success where the output raises": ("deploy A\nrun A -> ok\noutput -> raises\nend success", 5, ""),
 }
 
@@ -125,7 +148,26 @@ MALFORMED = {
     "scenario x\ndeploy A\nend success\nrun A -> ok": ("scenario NAME", 4),
     "scenario x\ndeploy A\njump B": ("scenario, deploy, run", 3),
     "scenario x\n": ("deploy", 1),
-    "scenario x\ndeploy A:nap": ("kinds poll, sleep, choice", 2),
+    "scenario x\ndeploy A:nap": ("kinds poll, sleep, choice, message, runs, items, collect, loop, child, children", 2),
+    "scenario x\ndeploy A:message*": ("no unwind", 2),
+    "scenario x\ndeploy A:runs*?": ("no unwind", 2),
+    "scenario x\ndeploy A:loop=3": ("a number only for", 2),
+    "scenario x\ndeploy A:child=3": ("a number only for", 2),
+    "scenario x\ndeploy A:runs=3/2": ("at once only for", 2),
+    "scenario x\ndeploy A:items=3/0": ("flags", 2),
+    "scenario x\ndeploy A:message\nsend A": ("send STEP VALUE", 3),
+    "scenario x\ndeploy A:message\ntake A x y": ("take STEP VALUE", 3),
+    "scenario x\ndeploy A:message\nwait": ("one step", 3),
+    "scenario x\ndeploy A:items\nwork A": ("at least one index", 3),
+    "scenario x\ndeploy A:items\nwork A ok": ("0:ok", 3),
+    "scenario x\ndeploy A:items\nwork A 0:later": ("ok, more, error, fail, runs", 3),
+    "scenario x\ndeploy A:items=2\nwork A 1:ok 0:ok": ("in order", 3),
+    "scenario x\ndeploy A:items=2\nwork A 0:more": (":loop", 3),
+    "scenario x\ndeploy A\nwork A 0:ok": ("items, collect, loop", 3),
+    "scenario x\ndeploy A:items=2\nwork A 0:runs 1:ok\nresolve A fail": ("while items run", 4),
+    "scenario x\ndeploy A:message=2\nwait A\ntime-out A\nrestart": ("after a time-out", 5),
+    "scenario x\ndeploy A:child\nwait A\nfinish A 0:error": ("ok, fail", 4),
+    "scenario x\ndeploy A:child\nwait A\nfinish A 0#1:ok": ("without attempts", 4),
     "scenario x\ndeploy A:poll=2": ("hours", 2),
     "scenario x\ndeploy A:sleep=0": ("flags", 2),
     "scenario x\ndeploy A:sleep*": ("no unwind", 2),

@@ -84,7 +84,10 @@ async def _append(
     fold_all(p, facts, now_us)
     append = seal(p, facts, now_us, system.append_id(), OUTSIDE)
     build = judged_by if p.ended is None else ""
-    append.index = msgspec.structs.replace(facts_state(p, now_us), build=build)
+    index = facts_state(p, now_us)
+    if index.awaits:  # an engine looks, and waits for them again: it has to know that somebody waits
+        index = msgspec.structs.replace(index, awaits=(), need=0, at_us=0, due_us=now_us)
+    append.index = msgspec.structs.replace(index, build=build)
     result = await append_and_tell(store, append, tell)
     if isinstance(result, (Committed, Conflict)):
         return isinstance(result, Committed)

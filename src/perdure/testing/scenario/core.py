@@ -35,6 +35,7 @@ from perdure.core.reducer import fold, fold_all
 from perdure.core.retry import Retry
 from perdure.core.topology import Topology
 from perdure.core.unit import CHILD_SHAPES
+from perdure.core.units import awaited_children
 from perdure.testing.scenario.model import (
     HOUR_US,
     MOTION,
@@ -90,6 +91,8 @@ class CoreDriver:
         self.submitted: set[str] = set()
         self.ends: dict[str, planning.RunEnd] = {}
         """Of child runs and of runs that are waited for, by id."""
+        self.told = False
+        """A cancel has reached them."""
         self.ahead: planning.Plan | None = None
         """Planned by the line before, which could not keep the run from going on."""
         self.p = Projection(_RUN)
@@ -141,8 +144,9 @@ class CoreDriver:
             case Wait():
                 self._wait(entry)
             case Send():
-                message = MessageReceived(entry.step, msgspec.Raw(json.dumps(entry.value).encode()), "", "script")
-                self._admit(entry, admission.admit_message(self.p, message))
+                payload = msgspec.Raw(json.dumps(entry.value).encode())
+                message = MessageReceived(entry.step, payload, "", "script")
+                self._admit(entry, admission.admit_message(self.p, lambda: message))
             case Take():
                 self._take(entry)
             case Work():
@@ -174,7 +178,9 @@ class CoreDriver:
         return self.clock_us
 
     def _setting(self, may_start: bool) -> planning.Setting:
-        return planning.Setting(self._now(), may_start, 0.5, lambda _step: _RETRY, self.script, ends=self.ends)
+        return planning.Setting(
+            self._now(), may_start, 0.5, lambda _step: _RETRY, self.script, ends=self.ends, told=self.told
+        )
 
     def _go_on(self, *, may_start: bool) -> planning.Plan:
         """Claim the run as a new worker would; facts are journaled, what the claim chose is returned."""
@@ -200,9 +206,11 @@ class CoreDriver:
             return
         self._record([RunHeld("script", "the script is not there yet")])
         plan = self._go_on(may_start=True)
-        if isinstance(plan.rest, planning.Parked):
+        if isinstance(plan.rest, (planning.Waiting, planning.Parked)) and self.p.unit() is not None and self.p.pin:
             canceled = planning.RunEnd("canceled", failure=Failure("", "scripted", kind="canceled"))
-            self.ends |= {run_id: canceled for run_id in plan.rest.awaits if run_id not in self.ends}
+            open_children = awaited_children(self.p, self.p.pin)
+            self.ends |= {run_id: canceled for run_id in open_children if run_id not in self.ends}
+            self.told = True
             self._go_on(may_start=True)
         if self.p.ended is None:
             self._record([RunReleased("script")])

@@ -166,7 +166,7 @@ class EngineDriver(Stage):
 
     async def _attempt(self, index: int, entry: Attempt) -> None:
         await self._go()
-        await self._settle()
+        await self._until(self._called)
         arrival = self._arrival
         verb = "run" if entry.phase == "forward" else "unwind"
         if arrival is None:
@@ -186,6 +186,17 @@ class EngineDriver(Stage):
             await self._start()
         if hold:
             await self._settle()
+
+    async def _called(self, info: RunInfo) -> bool:
+        """A handler was called, or items run and no other is about to, or the run rests."""
+        if self._arrival is not None or self._rests(info):
+            return True
+        steps = {step for step, _ in self._items}
+        return any([await self._all_run(step) for step in steps])
+
+    async def _all_run(self, step: str) -> bool:
+        """The items that run are those of which the journal says so."""
+        return open_items(await self._facts(), step) == {index for each, index in self._items if each == step}
 
     async def _output(self, entry: Output) -> None:
         self._raising = entry.raises
@@ -252,14 +263,9 @@ class EngineDriver(Stage):
         await self._go()
 
         async def recorded(_info: RunInfo) -> bool:
-            return open_items(await self._facts(), entry.step) == {i for _, i in self._items}
+            return await self._all_run(entry.step)
 
-        async def shown(info: RunInfo) -> bool:
-            """All that is reserved runs, or the run rests, or is elsewhere."""
-            runs = bool(self._items) and await recorded(info)
-            return runs or self._arrival is not None or self._rests(info)
-
-        await self._until(shown)
+        await self._until(self._called)
         await self._note_opened()
         expected = {(entry.step, i): number for i, number, _ in entry.items}
         if set(expected) != set(self._items) or any(
@@ -280,6 +286,7 @@ class EngineDriver(Stage):
             await self._settle()
 
     async def _finish(self, index: int, entry: Finish) -> None:
+        self._base = index + 1
         if not self._goes_on(index):
             await self._rest()
         for each, result in entry.runs:
@@ -313,8 +320,12 @@ class EngineDriver(Stage):
             raise await self._difference(entry, f"{entry.step} over")
 
     async def _over(self, entry: Wake | TimeOut) -> bool:
-        end = OperationFailed if isinstance(entry, TimeOut) else OperationSucceeded
-        return any(isinstance(fact, end) and fact.step == entry.step for fact in await self._facts())
+        for fact in await self._facts():
+            if isinstance(entry, TimeOut) and isinstance(fact, OperationFailed) and fact.step == entry.step:
+                return True
+            if isinstance(entry, Wake) and isinstance(fact, OperationSucceeded) and fact.step == entry.step:
+                return not fact.attempt
+        return False
 
     async def _hold_pipeline(self, entry: HoldPipeline) -> None:
         """From here on nothing but the hold of the pipeline keeps the run from going on."""

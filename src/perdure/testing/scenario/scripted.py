@@ -10,7 +10,7 @@ import msgspec
 from perdure.core import outcomes
 from perdure.core import plan as planning
 from perdure.core.facts import Failure, Phase, RunFailed
-from perdure.core.operations import InvalidOp, RunOp, UnwindOp
+from perdure.core.operations import InvalidOp, RunOp, UnitOp, UnwindOp
 from perdure.testing.scenario.model import HOUR_US, Attempt, ItemResult, ScriptStep
 
 _LATER_US = 1_000
@@ -109,6 +109,8 @@ def describe(op: msgspec.Struct | None) -> str:
             return f"unwind {op.step} #{op.attempt}"
         case InvalidOp():
             return f"invalid ({op.reason}: {op.detail})"
+        case UnitOp():
+            return " ".join([f"work {op.step}", *(f"{index}#{attempt}" for index, attempt in op.start)])
         case planning.Parked():
             return f"a run that {op.why}"
         case _:

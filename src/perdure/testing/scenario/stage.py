@@ -44,6 +44,7 @@ from perdure.testing.scenario.scripted import other_ids
 
 NOT_YET = "the script is not there yet"
 FAR_US = 1_000_000_000
+_ASK_AGAIN_S = 0.005
 _QUIET = frozenset({"held", "invalid", "corrupt", "succeeded", "failed", "canceled"})
 _GOES_ON = (Attempt, Output, Skip, Sleep, Wait, Take, Work, End)
 """Before such a line the run need not be kept at rest."""
@@ -170,25 +171,15 @@ class Stage:
         return bool(self._items) or self._arrival is not None or self._rests(info)
 
     async def _until(self, true: Callable[[RunInfo], Awaitable[bool]]) -> RunInfo:
-        """Wait until something is true that changes with the run, or with the handlers that are called."""
-        watching = self._client.watch(self._run_id)
-        changed = asyncio.ensure_future(_next(watching))
-        info = await self._client.info(self._run_id)
-        try:
-            while True:
-                self._stirred.clear()
-                if await true(info):
-                    return info
-                stirred = asyncio.ensure_future(self._stirred.wait())
-                await asyncio.wait({stirred, changed}, return_when=asyncio.FIRST_COMPLETED)
-                stirred.cancel()
-                if changed.done():
-                    info = changed.result()
-                    changed = asyncio.ensure_future(_next(watching))
-        finally:
-            changed.cancel()
-            with suppress(asyncio.CancelledError, StopAsyncIteration):
-                await changed
+        """Wait until something is true. An append of items changes nothing that a watcher hears of: it is asked for."""
+        while True:
+            self._stirred.clear()
+            info = await self._client.info(self._run_id)
+            if await true(info):
+                return info
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_ASK_AGAIN_S):
+                    await self._stirred.wait()
 
     async def _quiet(self) -> RunInfo:
         """Wait until the engine has nothing to do now, or a handler was called."""
@@ -200,7 +191,7 @@ class Stage:
 
     def _rests(self, info: RunInfo) -> bool:
         far = info.due_us is not None and info.due_us - self._system.now_us() > FAR_US // 2
-        parked = info.due_us is None
+        parked = info.due_us is None and not info.canceling  # who is canceled waits for child runs only
         return info.status in _QUIET or (info.status == "ready" and (far or parked))
 
     def _goes_on(self, index: int) -> bool:
