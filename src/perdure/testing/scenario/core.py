@@ -110,12 +110,7 @@ class CoreDriver:
             raise self._difference(entry, entry.text, _PIPELINE_HELD.reason)
         match entry:
             case Deploy():
-                self._interrupt_items()
-                self.generations.append(Topology(step.spec for step in entry.steps).after(self.generations))
-                self.script.steps = {step.id: step for step in entry.steps}
-                self.script.others.update(*(other_ids(step) for step in entry.steps if step.kind == "runs"))
-                self.script.output_raises = False
-                self._cancel_pending()  # it acts as soon as a deployment is valid
+                self._deploy(entry)
             case Attempt():
                 self._attempt(entry)
             case Output():
@@ -168,6 +163,14 @@ class CoreDriver:
                 self._end(entry)
             case _ as unreachable:
                 assert_never(unreachable)
+
+    def _deploy(self, entry: Deploy) -> None:
+        self._interrupt_items()
+        self.generations.append(Topology(step.spec for step in entry.steps).after(self.generations))
+        self.script.steps = {step.id: step for step in entry.steps}
+        self.script.others.update(*(other_ids(step) for step in entry.steps if step.kind == "runs"))
+        self.script.output_raises = False
+        self._cancel_pending()  # it acts as soon as a deployment is valid
 
     @property
     def topology(self) -> Topology:
