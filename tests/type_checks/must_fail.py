@@ -16,11 +16,15 @@ from enum import Enum
 from typing import Any, Protocol, TypeVar, assert_type
 
 from perdure import (
+    AwaitMessage,
+    AwaitRuns,
     Branch,
+    Child,
     Done,
     Fail,
     FailedInvocation,
     ForEach,
+    ForEachRun,
     Invocation,
     ItemInvocation,
     Later,
@@ -29,6 +33,7 @@ from perdure import (
     Pipeline,
     Result,
     Retry,
+    Run,
     Schedule,
     Sleep,
     Succeeded,
@@ -651,6 +656,52 @@ async def results(fake: Inv, other: Invocation[OtherInput, Deps]) -> None:
         result.output.hold_id  # E
         number: int = result.output_as(str)  # E
         assert_type((transfer, number), tuple[Transfer, int])
+
+
+# --- messages, other runs, child runs
+
+
+told = AwaitMessage("told/v1", name="hold", type=Hold)
+
+
+def other_condition(inv: Invocation[OtherInput, Deps]) -> bool:
+    return True
+
+
+def run_numbers(inv: Inv) -> list[int]:
+    return [1]
+
+
+def other_input(inv: Inv) -> OtherInput:
+    return OtherInput("x")
+
+
+def undo_hold(inv: UnwindInvocation[PayoutInput, Deps], made: Hold) -> None: ...
+
+
+AwaitMessage("w/v1", name="n")  # E
+AwaitMessage("w/v1", type=Hold)  # E
+AwaitMessage("w/v1", name=7, type=Hold)  # E
+AwaitMessage("w/v1", name="n", type=Hold, timeout="5")  # E
+AwaitMessage("w/v1", name="n", type=Hold, on_cancel="leave")  # E
+AwaitRuns("r/v1", runs=run_numbers)  # E
+AwaitRuns("r/v1", runs=["a"])  # E
+Child("c/v1", pipeline=payout, input=other_input)  # E
+Child("c/v1", pipeline=payout, input=lambda inv: inv.input, on_cancel="never")  # E
+ForEachRun("f/v1", pipeline=payout, inputs=other_input)  # E
+
+
+@step("reads-told/v1", needs=(told,))
+async def reads_told(inv: Inv) -> None:
+    inv[told].transfer_id  # E
+    text: str = inv[told]  # E
+    assert_type(text, str)
+
+
+async def tell(run: Run[Hold]) -> None:
+    await run.send()  # E
+    await run.send("hold", Hold("h"), "k")  # E
+    await run.send("hold", Hold("h"), key=7)  # E
 
 
 # --- schedules

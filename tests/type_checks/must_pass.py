@@ -13,15 +13,21 @@ from typing import Any, Protocol, TypedDict, TypeVar, assert_type
 from perdure import (
     AsyncPoll,
     AsyncStep,
+    AwaitedRun,
+    AwaitMessage,
+    AwaitRuns,
     Bound,
     Branch,
     Canceled,
+    Child,
+    Client,
     Done,
     Fail,
     Failed,
     FailedInvocation,
     FailureDetail,
     ForEach,
+    ForEachRun,
     Invocation,
     ItemInvocation,
     ItemReport,
@@ -31,6 +37,7 @@ from perdure import (
     Pipeline,
     Result,
     Retry,
+    Run,
     Schedule,
     Settled,
     Sleep,
@@ -621,6 +628,69 @@ def submit_all() -> Sequence[object]:
     assert_type(result, Result[Transfer])
     assert_type(submit(doubling, 3), Result[int])
     return [result]
+
+
+# --- messages, other runs, child runs
+
+
+told = AwaitMessage("told/v1", name="hold", type=Hold)
+told_when = AwaitMessage("told-when/v1", name="hold", type=Hold, timeout=5, on_timeout=Hold("late"), when=is_large)
+told_texts = AwaitMessage("told-texts/v1", name="texts", type=list[str], timeout=timedelta(days=1))
+assert_type(told, AwaitMessage[object, object, Hold])
+assert_type(told_when, AwaitMessage[PayoutInput, Deps, Hold])
+assert_type(told_texts, AwaitMessage[object, object, list[str]])
+
+
+def named(inv: Inv) -> list[str]:
+    return inv[told_texts]
+
+
+def child_input(inv: Inv) -> PayoutInput:
+    return inv.input
+
+
+def child_inputs(inv: Inv) -> list[PayoutInput]:
+    return [inv.input]
+
+
+def undo_transfer(inv: Undo, made: Transfer) -> None: ...
+
+
+others = AwaitRuns("others/v1", runs=named, mode="any", timeout=60, on_timeout="go-on", on_cancel="cancel")
+child = Child("child/v1", pipeline=payout, input=child_input, unwind=undo_transfer)
+child_settled = Child("child-settled/v1", pipeline=payout, input=child_input, collect=True, on_cancel="leave")
+children = ForEachRun("children/v1", pipeline=payout, inputs=child_inputs, concurrency=4)
+children_settled = ForEachRun("children-settled/v1", pipeline=payout, inputs=child_inputs, collect=True)
+assert_type(others, AwaitRuns[PayoutInput, Deps])
+
+
+@step(
+    "after-waits/v1",
+    needs=(told, optional(told_when), told_texts, others, child, child_settled, children, children_settled),
+)
+async def after_waits(inv: Inv) -> None:
+    assert_type(inv[told], Hold)
+    assert_type(inv.get(told_when), Hold | None)
+    assert_type(inv[told_texts], list[str])
+    assert_type(inv[others], tuple[AwaitedRun, ...])
+    assert_type(inv[child], Transfer)
+    assert_type(inv[child_settled], Settled[Transfer])
+    assert_type(inv[children], list[Transfer])
+    assert_type(inv[children_settled], list[Settled[Transfer]])
+
+
+waiting_line: Pipeline[PayoutInput, Deps, Hold] = Pipeline(
+    id="waiting-line",
+    input=PayoutInput,
+    deps=Deps,
+    steps=(told, told_when, told_texts, others, child, child_settled, children, children_settled, after_waits),
+    output=lambda inv: inv[told],
+)
+
+
+async def tell(client: Client, run: Run[Hold]) -> None:
+    assert_type(await run.send("hold", Hold("h"), key="k", actor="ada"), bool)
+    assert_type(await client.send(run.id, "texts", ["a"]), bool)
 
 
 # --- schedules
