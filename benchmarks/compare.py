@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
+from benchmarks.items import foreach
 from benchmarks.latency import w5
 from benchmarks.long_run import w2
 from benchmarks.measurement import KEYS, Measurement
@@ -23,6 +24,7 @@ from benchmarks.places import place
 from benchmarks.process import ROOT, load, run
 from benchmarks.report import write_report
 from benchmarks.side_by_side import STEPS, Rates, w1_beside_limits
+from benchmarks.submitting import submitting
 from benchmarks.waiting import w4
 
 REPETITIONS = 3
@@ -43,6 +45,8 @@ class Sizes:
     long_run: int = 10_000
     waiting: int = 100_000
     idle_runs: int = 150
+    items: int = 10_000
+    submitted: int = 20_000
 
 
 @dataclass
@@ -57,6 +61,8 @@ class Findings:
     long_runs: list[Measurement] = field(default_factory=list[Measurement])
     waiting: list[Measurement] = field(default_factory=list[Measurement])
     idle: list[Measurement] = field(default_factory=list[Measurement])
+    items: list[Measurement] = field(default_factory=list[Measurement])
+    submitted: list[Measurement] = field(default_factory=list[Measurement])
     micro: list[Measurement] = field(default_factory=list[Measurement])
     loads: list[str] = field(default_factory=list[str])
     seconds: float = 0.0
@@ -95,6 +101,8 @@ def _repetition(findings: Findings, sizes: Sizes) -> None:
     findings.dbos_ratio += [rate / (dbos.steps_per_s or 1.0) for rate in at_128.perdure]
     findings.long_runs.append(_one(f"W2, {sizes.long_run:,} steps", lambda w: run(w2(w, steps=sizes.long_run))))
     findings.idle.append(_one("W5", lambda w: run(w5(w, runs=sizes.idle_runs))))
+    findings.items.append(_one(f"foreach, {sizes.items:,} items", lambda w: run(foreach(w, items=sizes.items))))
+    findings.submitted.append(_one("submit_many", lambda w: run(submitting(w, runs=sizes.submitted))))
     findings.waiting.append(_one(f"W4, {sizes.waiting:,} waiting runs", lambda w: run(w4(w, runs=sizes.waiting))))
 
 

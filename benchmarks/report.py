@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 
 from benchmarks.bars import Bar, at_least, at_most
 from benchmarks.checking import section
+from benchmarks.items import AT_LEAST_PER_S as ITEMS_PER_S
+from benchmarks.items import AT_MOST_TIMES as ITEMS_TIMES
 from benchmarks.measurement import Measurement, median
 from benchmarks.process import commit, machine
 from benchmarks.side_by_side import shown
+from benchmarks.submitting import AT_LEAST_PER_S as SUBMITTED_PER_S
 
 if TYPE_CHECKING:
     from benchmarks.compare import Findings
@@ -45,6 +48,9 @@ def bars_of(findings: Findings) -> list[Bar]:
         at_most("W4, memory of the worker", 120, [m.rss_mb or 0.0 for m in waiting], " MB"),
         at_most("W4, restart to first new step", 1_000, restart_ms, " ms"),
         at_most("W4, file for a waiting run", 600, [m.bytes_per_run or 0.0 for m in waiting], " bytes"),
+        at_least("foreach", ITEMS_PER_S, _extra(findings.items, "items_per_s"), " items/s"),
+        at_most("foreach, 10,000 items by 1,000", ITEMS_TIMES, _extra(findings.items, "times_a_tenth"), " times"),
+        at_least("submit_many", SUBMITTED_PER_S, [m.runs_per_s or 0.0 for m in findings.submitted], " runs/s"),
         at_most("W5, p50 above a bare commit", 2, _extra(idle, "above_bare_ms"), " ms"),
     ]
 
@@ -121,6 +127,8 @@ def _others(findings: Findings) -> list[str]:
         ("W2", findings.long_runs, ("cpu_us_per_step", "cpu_us_at_100", "cpu_us_at_end", "bare_per_s")),
         ("W4", findings.waiting, ("rss_empty_mb", "rss_filled_mb", "rss_resumed_mb", "idle_cpu_percent")),
         ("W4", findings.waiting, ("restart_to_due_step_ms", "restart_to_submitted_step_ms")),
+        ("foreach", findings.items, ("items_per_s_of_a_tenth", "cpu_us_per_item")),
+        ("submit_many", findings.submitted, ("least_per_s", "most_per_s", "cpu_us_per_run")),
         ("W5", findings.idle, ("bare_p50_ms", "bare_p99_ms")),
     ):
         rows += [(f"{name} {key}", shown(_extra(measurements, key))) for key in keys]

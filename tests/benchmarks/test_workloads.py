@@ -23,6 +23,7 @@ SMALL = {
     "bare": (["--runs", "20"], ["cpu_us_per_step"]),
     "check": (["--runs", "60"], ["ledgers", "check_ms", "census_ms"]),
     "submit_many": (["--runs", "40"], ["least_per_s", "most_per_s", "bar_per_s", "cpu_us_per_run"]),
+    "foreach": (["--steps", "40"], ["items_per_s", "times_a_tenth", "bar_per_s", "bar_times", "cpu_us_per_item"]),
     "micro": (["--steps", "20"], ["op", "us_per_op"]),
 }
 
