@@ -36,7 +36,7 @@ def test_every_scenario(on: On, part: int) -> None:
 
 
 def test_the_scenarios_are_all_there(note: Callable[[str], None]) -> None:
-    assert len(SCENARIOS) >= 724
+    assert len(SCENARIOS) >= 725
     note(f"scenarios: {len(SCENARIOS)} on each of {', '.join(PLACES)}")
 
 

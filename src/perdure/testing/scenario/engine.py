@@ -238,10 +238,11 @@ class EngineDriver(Stage):
             raise await self._difference(entry, f"{entry.step} waiting")
         self._opened, self._opened_us = len(opened), opened[-1][1]
 
-    async def _note_opened(self) -> None:
-        """What else opens and does not wait is not waited for by a later line."""
+    async def _note_opened(self, step: str) -> None:
+        """The script has shown what opened so far, up to this step."""
         opens = (OperationParked, BoundaryOpened)
-        self._opened = sum(isinstance(fact, opens) for fact in await self._facts())
+        opened = [fact.step for fact in await self._facts() if isinstance(fact, opens)]
+        self._opened = max(self._opened, opened.index(step) + 1 if step in opened else 0)
 
     async def _take(self, index: int, entry: Take) -> None:
         self._taking = entry.step
@@ -249,7 +250,7 @@ class EngineDriver(Stage):
         await self._go()
         await self._settle()
         self._taking = ""
-        await self._note_opened()
+        await self._note_opened(entry.step)
         expected = msgspec.json.encode(entry.value)
         taken = [
             bytes(fact.state)
@@ -266,7 +267,7 @@ class EngineDriver(Stage):
             return await self._all_run(entry.step)
 
         await self._until(self._called)
-        await self._note_opened()
+        await self._note_opened(entry.step)
         expected = {(entry.step, i): number for i, number, _ in entry.items}
         if set(expected) != set(self._items) or any(
             number not in (None, self._items[key].attempt) for key, number in expected.items()
