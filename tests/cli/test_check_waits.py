@@ -90,3 +90,16 @@ def test_a_lock_says_which_step_became_another_kind(desk: Cli) -> None:
     assert answer.code == Exit.FINDING
     assert "warning: approval/v1 became a sleep, and was a wait for a message" in answer.out
     assert "warning: the state type of approval/v1 changed under the same id (Approval to NoneType)" in answer.out
+
+
+def test_open_items_whose_type_changed_are_named(desk: Cli) -> None:
+    """B-20: the items are in the journal, and the handler of today reads those that are left."""
+    desk("check", "--write-lock")
+    edit(
+        ("-> list[int]:\n    return [1, 2, 3, 4]", '-> list[str]:\n    return ["1"]'),
+        ("ItemInvocation[str, object, int]) -> int", "ItemInvocation[str, object, str]) -> int"),
+        ('    if inv.item == 3:\n        raise OSError("no route")\n    return inv.item', "    return len(inv.item)"),
+    )
+    answer = desk("check")
+    assert "1 run has open items in items/v1, and the type of these, or of what is made of them, changed" in answer.out
+    assert "(int to str)" in answer.out

@@ -227,7 +227,41 @@ def test_drains_do_not_mind_types() -> None:
     assert report.drains[0].drained
 
 
+def test_open_items_whose_type_changed() -> None:
+    """B-20: the items were stored when the step was begun, and the handler of today reads those that are left."""
+    topology = steps(StepSpec("S", shape="each"))
+    runs = [LedgerRuns(ledger_of(at("each")), 2, "r")]
+    sentence = "2 runs have open items in S, and the type of these, or of what is made of them, changed since the lock"
+    for new in (
+        Candidate(topology, None, None, {"S": ("int", "str")}),
+        Candidate(topology, None, {"S": ("int", "str")}),
+    ):
+        report = check_pipeline("p", runs, Candidate(topology), new)
+        assert report.sentences[0].startswith(sentence)
+        assert "(int to str)" in report.sentences[0]
+        assert (report.retyped, report.unchanged) == (2, 0)
+    elsewhere = [LedgerRuns(ledger_of(at("handler")), 2, "r")]
+    plain = steps(StepSpec("S"))
+    assert check_pipeline(
+        "p", elsewhere, Candidate(plain), Candidate(plain, None, None, {"S": ("int", "str")})
+    ).unchanged
+
+
 # --- the lock file
+
+
+def test_a_lock_has_the_type_of_items() -> None:
+    def items(type: str, shape: str) -> Lock:
+        state = LockedType("list[str]", "l")
+        step = LockedStep("S", state, kind="each", items=LockedType(type, shape))
+        return Lock({"p": LockedPipeline(LockedType("str", "s"), (step,))})
+
+    (change,) = compare_locks(items("int", "1"), items("str", "2"))
+    assert change.warnings == (
+        "the type of the items of S changed (int to str): what is stored must stay readable, so a new field needs a "
+        "default where items are open",
+    )
+    assert compare_locks(items("A", "1"), items("B", "1"))[0].empty
 
 
 def locked(kind: Shape, state: str = "int", shape: str = "1") -> Lock:

@@ -167,6 +167,12 @@ def _retyped(number: int, found: Retyped) -> str:
     reads = (
         f"{', '.join(readers)} {'reads' if len(readers) == 1 else 'read'} it" if readers else "an output may read it"
     )
+    if found.open:
+        return (
+            f"{runs(number)} {_have(number)} open items in {found.step}, and the type of these, or of what is made of "
+            f"them, changed since the lock file was written ({types}): what is stored must stay readable, so a new "
+            f"field needs a default; or take a new id"
+        )
     return (
         f"{runs(number)} {_have(number)} a state of {found.step}, whose type changed since the lock file was written "
         f"({types}), and {reads}: what is stored must stay readable, so a new field needs a default; or take a new id"

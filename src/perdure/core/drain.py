@@ -49,7 +49,7 @@ def drains(live: Iterable[tuple[int, int, Projection]], deployed: Topology, new:
 
 def _drain(step: str, live: list[tuple[int, int, Projection, Future]], deployed: Topology, new: Candidate) -> Drain:
     topology = new.topology
-    without = Candidate(Topology(s for s in topology.steps if s.id != step).after((topology,)), new.reads, new.retyped)
+    without = new.over(Topology(s for s in topology.steps if s.id != step).after((topology,)))
     needed = [
         (count, oldest_us, p)
         for count, oldest_us, p, was in live

@@ -37,6 +37,7 @@ class Reads(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 _NOTHING = Reads()
+_ITEMS: frozenset[Shape] = frozenset({"each", "loop"})
 INPUT = ""
 """Stands for the run's input where states are named by their steps."""
 
@@ -49,19 +50,26 @@ class Candidate:
         reads: by step id; a step that is not there reads nothing.
         retyped: by step id the names of the types its state had and has; `INPUT` stands for the run's input. Nothing is
             known of types where it is empty.
+        reitemed: the same of the items of a step.
     """
 
-    __slots__ = ("reads", "retyped", "topology")
+    __slots__ = ("reads", "reitemed", "retyped", "topology")
 
     def __init__(
         self,
         topology: Topology,
         reads: Mapping[str, Reads] | None = None,
         retyped: Mapping[str, tuple[str, str]] | None = None,
+        reitemed: Mapping[str, tuple[str, str]] | None = None,
     ) -> None:
         self.topology = topology
         self.reads: Mapping[str, Reads] = {} if reads is None else reads
         self.retyped: Mapping[str, tuple[str, str]] = {} if retyped is None else retyped
+        self.reitemed: Mapping[str, tuple[str, str]] = {} if reitemed is None else reitemed
+
+    def over(self, topology: Topology) -> Candidate:
+        """The same steps, read in the same way, in another topology."""
+        return Candidate(topology, self.reads, self.retyped, self.reitemed)
 
 
 class Missing(msgspec.Struct, frozen=True, gc=False, order=True):
@@ -78,12 +86,14 @@ class Retyped(msgspec.Struct, frozen=True, gc=False, order=True):
         step: whose state it is; `INPUT` for the run's input.
         was, now: names of types.
         readers: steps ahead that read it; the step itself where its unwind would.
+        open: it is no state, but items of a step that is open, or what was made of some of them.
     """
 
     step: str
     was: str
     now: str
     readers: tuple[str, ...] = ()
+    open: bool = False
 
 
 class Future(msgspec.Struct, frozen=True, gc=False):
@@ -176,6 +186,10 @@ def _retyped(
 ) -> tuple[Retyped, ...]:
     """`unwinds` None: it has not failed, so everything may yet be undone."""
     found: list[Retyped] = []
+    entry, pin = p.pinned(), p.pin
+    if entry is not None and pin is not None and entry.shape in _ITEMS:
+        changed = (candidate.reitemed.get(pin), candidate.retyped.get(pin))
+        found += [Retyped(pin, *types, open=True) for types in changed if types is not None]
     for step, (was, now) in candidate.retyped.items():
         if step != INPUT and p.state(step) is None:
             continue

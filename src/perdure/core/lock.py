@@ -32,7 +32,7 @@ class LockedType(msgspec.Struct, frozen=True):
 
 
 class LockedStep(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One step: its flags and `kind` (its shape) as in `StepSpec`, what it reads as in `Reads`, and its state."""
+    """One step: its flags and `kind` (its shape) as in `StepSpec`, what it reads as in `Reads`, its state and items."""
 
     id: str
     state: LockedType
@@ -46,6 +46,7 @@ class LockedStep(msgspec.Struct, frozen=True, omit_defaults=True):
     if_skipped: bool = False
     kind: Shape = "handler"
     leaves: bool = False
+    items: LockedType | None = None
 
     @property
     def spec(self) -> StepSpec:
@@ -82,8 +83,10 @@ class LockedPipeline(msgspec.Struct, frozen=True):
         if not self.steps:
             raise DefinitionError("it has no steps")
         topology = Topology(step.spec for step in self.steps)
-        types = None if former is None else retyped(former, self)
-        return Candidate(topology, {step.id: step.reads for step in self.steps}, types)
+        reads = {step.id: step.reads for step in self.steps}
+        if former is None:
+            return Candidate(topology, reads)
+        return Candidate(topology, reads, retyped(former, self), reitemed(former, self))
 
 
 class Lock(msgspec.Struct, frozen=True):
@@ -204,6 +207,16 @@ def retyped(former: LockedPipeline, new: LockedPipeline) -> dict[str, tuple[str,
     return found
 
 
+def reitemed(former: LockedPipeline, new: LockedPipeline) -> dict[str, tuple[str, str]]:
+    """Steps the type of whose items changed under the same id."""
+    before = {step.id: step.items for step in former.steps if step.items is not None}
+    return {
+        step.id: (before[step.id].type, step.items.type)
+        for step in new.steps
+        if step.items is not None and step.id in before and before[step.id].shape != step.items.shape
+    }
+
+
 def _types(former: LockedPipeline, new: LockedPipeline) -> list[str]:
     found: list[str] = []
     for step, (was, now) in retyped(former, new).items():
@@ -212,6 +225,9 @@ def _types(former: LockedPipeline, new: LockedPipeline) -> list[str]:
             continue
         types = f"{was} to {now}" if was != now else now
         found.append(f"the state type of {step} changed under the same id ({types}): {_READABLE}, or take a new id")
+    for step, (was, now) in reitemed(former, new).items():
+        types = f"{was} to {now}" if was != now else now
+        found.append(f"the type of the items of {step} changed ({types}): {_READABLE} where items are open")
     return found
 
 

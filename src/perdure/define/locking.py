@@ -8,6 +8,7 @@ from perdure.codec.digest import shape_digest, shape_name
 from perdure.codec.json import AnyCodec
 from perdure.core.future import Candidate, Reads
 from perdure.core.lock import Lock, LockedPipeline, LockedStep, LockedType
+from perdure.define.items import ItemStep
 from perdure.define.pipeline import AnyPipeline
 from perdure.define.step import ErasedStep, Optional
 
@@ -46,6 +47,7 @@ def _step(step: ErasedStep) -> LockedStep:
         reads.substitute,
         spec.shape,
         spec.leaves,
+        _type(step.item_codec) if isinstance(step, ItemStep) else None,
     )
 
 

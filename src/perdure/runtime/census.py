@@ -150,6 +150,6 @@ def check(census: Census, new: Mapping[str, Candidate]) -> CheckReport:
         current = Candidate(former[-1].after(former)) if former else None
         candidate = new.get(name)
         if candidate is not None:
-            candidate = Candidate(candidate.topology.after(former), candidate.reads, candidate.retyped)
+            candidate = candidate.over(candidate.topology.after(former))
         checks.append(check_pipeline(name, census.of(name), current, candidate))
     return CheckReport(tuple(checks), census.unreadable)
