@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from perdure.core.durations import Duration, duration_us
 from perdure.core.retry import Retry
+from perdure.define.child import ChildStep
 from perdure.define.functions import name_of
 from perdure.define.names import name_problem
 from perdure.define.pipeline import AnyPipeline, Bound
@@ -34,7 +35,7 @@ class App:
     """Pipelines bound to their dependencies, and a store. Building one does no I/O.
 
     Args:
-        pipelines: what `Pipeline.bind` returned, one for each pipeline id.
+        pipelines: what `Pipeline.bind` returned, one for each pipeline id; those of child runs, too.
         store: a URL: `sqlite:///relative.db`, `sqlite:////absolute.db`, `memory://`; default: `PERDURE_STORE`, else
             `sqlite:///perdure.db`.
         concurrency: runs that one engine executes at the same time.
@@ -91,6 +92,7 @@ class App:
         self._middleware = _functions("middleware", middleware)
         self._observers = _functions("observers", observers, plain=True)
         self.schedules = _schedules(schedules, self.pipelines)
+        _check_children(self.pipelines)
         self._build = _build_id("App(build=...)", build) if build not in (None, "") else None
 
     @property
@@ -226,6 +228,17 @@ def _schedules(given: Sequence[AnySchedule], pipelines: Mapping[str, AnyPipeline
             raise DefinitionError(f"schedule {schedule.id!r}: pipeline {schedule.pipeline.id!r} is {which}")
         found[schedule.id] = schedule
     return tuple(found.values())
+
+
+def _check_children(pipelines: Mapping[str, AnyPipeline]) -> None:
+    """Every pipeline whose runs a step starts is bound here, too: nobody would run them [B-21]."""
+    for pipeline in pipelines.values():
+        for step in pipeline.steps.values():
+            if isinstance(step, ChildStep) and step.child.id not in pipelines:
+                raise DefinitionError(
+                    f"pipeline {pipeline.id!r}, step {step.id!r}: pipeline {step.child.id!r} of its child runs is not "
+                    "bound in this app"
+                )
 
 
 def _at_least_one(name: str, value: int) -> int:

@@ -83,7 +83,7 @@ def rest_state(host: Host, live: LiveRun, rest: Rest, now_us: int) -> IndexState
     if not isinstance(rest, InvalidOp):
         return resting_state(live.p, rest, now_us)
     due_us = with_deadline(live.p, judge(host, live.p.run_id, rest))
-    return invalid_state(live.p, rest, due_us, live.line.generation, host.options.build)
+    return invalid_state(live.p, rest, due_us, live.line.generation, host.options.build, now_us)
 
 
 def judge(host: Host, run_id: str, op: InvalidOp) -> int | None:

@@ -61,7 +61,8 @@ async def _end_of(host: Host, run_id: str) -> RunEnd | None:
     """How a run ended; None where it has not, or nobody can say."""
     loaded = await host.load(run_id)
     if loaded is None:
-        return RunEnd("missing")
+        lost = await host.store.journal_of(run_id) is not None  # only its index row is gone, and can be rebuilt
+        return None if lost else RunEnd("missing")
     if loaded.row.ended_us is None:
         return None
     try:

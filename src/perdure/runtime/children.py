@@ -81,6 +81,7 @@ def _submission(
         0,
         0 if pipeline.deadline_s is None else now_us + int(pipeline.deadline_s * 1_000_000),
         f"run {parent.run_id}",
+        priority=live.p.priority,
         parent=parent,
     )
 

@@ -225,7 +225,10 @@ class Claimer:
         host = self._host
         op = InvalidOp("pipeline-missing", f"pipeline {loaded.row.run.pipeline!r} is not bound in this app")
         due_us = judge(host, p.run_id, op)
-        state = invalid_state(p, op, due_us, p.generation, "")  # whatever build knows the pipeline: it judges anew
+        now_us = host.system.now_us()
+        state = invalid_state(
+            p, op, due_us, p.generation, "", now_us
+        )  # whatever build knows the pipeline: it judges anew
         await host.store.set_index(p.locator, state, p.row_seq)
         self.due_at(due_us)
         host.waiters.wake(p.run_id)

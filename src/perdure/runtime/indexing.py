@@ -63,19 +63,22 @@ def resting_state(p: Projection, rest: Rest, now_us: int) -> IndexState:
         case Closed():
             return _state(p, "ready", now_us, "")
         case HeldOp(reason):
-            return _state(p, "held", with_deadline(p, None), reason)
+            return _keeping(p, _state(p, "held", with_deadline(p, None), reason), now_us)
         case EndedOp():
             failure = p.ended.failure if p.ended is not None and not isinstance(p.ended, RunSucceeded) else None
             return _state(p, ended_status(p), None, "" if failure is None else failure.reason)
         case InvalidOp():
-            return invalid_state(p, rest, None, p.generation, p.build)
+            return invalid_state(p, rest, None, p.generation, p.build, now_us)
         case _ as unreachable:
             assert_never(unreachable)
 
 
-def invalid_state(p: Projection, op: InvalidOp, due_us: int | None, generation: int, build: str) -> IndexState:
+def invalid_state(
+    p: Projection, op: InvalidOp, due_us: int | None, generation: int, build: str, now_us: int
+) -> IndexState:
     """The row of an invalid run: why, and under which generation and build it was judged [D-2]."""
-    return _state(p, "invalid", due_us, f"{op.reason}: {op.detail}", generation=generation, build=build)
+    state = _state(p, "invalid", due_us, f"{op.reason}: {op.detail}", generation=generation, build=build)
+    return _keeping(p, state, now_us)
 
 
 def corrupt_state(token: int, problem: str) -> IndexState:
@@ -100,6 +103,13 @@ def _parked(p: Projection, rest: Parked, now_us: int) -> IndexState:
     """The row of a run that waits for others, or for a message; the store wakes it when enough of them have ended."""
     state = _state(p, "ready", with_deadline(p, rest.due_us or None), rest.why)
     return replace(state, awaits=rest.awaits, need=rest.need, at_us=now_us) if rest.awaits else state
+
+
+def _keeping(p: Projection, state: IndexState, now_us: int) -> IndexState:
+    """What a held or invalid run waits for stays until it can look [R-9]."""
+    rest = resting(p)
+    awaits = rest.awaits if isinstance(rest, Parked) else ()
+    return replace(state, awaits=awaits, need=len(awaits), at_us=now_us) if awaits else state
 
 
 WAITS = "waits for its slot"
