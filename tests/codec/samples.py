@@ -248,7 +248,10 @@ ROWS: dict[str, tuple[Case, ...]] = {
         Case(Tone, (Tone.DARK,)),
         Case(Right, (Right.READ | Right.WRITE,)),
     ),
-    "`Literal`": (Case(Literal["a", 1], ("a", 1), (("b", "expected one of"), (True, "expected one of"))),),
+    "`Literal`": (
+        Case(Literal["a", 1], ("a", 1), (("b", "expected one of"), (True, "expected one of"))),
+        Case(Literal["a"] | Literal["b", "c"] | None, ("a", "b", "c", None), (("d", "expected one of"),)),
+    ),
     "`list`, `Sequence`": (
         Case(list[int], ([], [1, 2]), (((1,), "expected list, got tuple"), ([1, "2"], "$[1]: expected int, got str"))),
         Case(Sequence[str], (["a"],), ((("a",), "expected list, got tuple"),)),

@@ -97,7 +97,7 @@ class Compiler:
             case inspect.DictType():
                 return self._dict(info)
             case inspect.UnionType():
-                return union(tuple(self.compile(member) for member in info.types))
+                return self._union(info)
             case inspect.TypedDictType():
                 return self._typed_dict(info)
             case inspect.NamedTupleType() | inspect.DataclassType() | inspect.StructType():
@@ -106,6 +106,13 @@ class Compiler:
                 raise UnsupportedType(f"type {info.cls.__qualname__!r} is not supported")
             case _:
                 raise UnsupportedType(f"{type(info).__name__} is not supported")
+
+    def _union(self, info: inspect.UnionType) -> Shape:
+        """Literals are one member, however many `Literal` they were written as."""
+        others = [member for member in info.types if not isinstance(member, inspect.LiteralType)]
+        values = [value for member in info.types if isinstance(member, inspect.LiteralType) for value in member.values]
+        members = [self.compile(member) for member in others]
+        return union((*members, literal(tuple(values))) if values else tuple(members))
 
     def _collection(self, kind: type, item_type: inspect.Type) -> Shape:
         item_shape = self.compile(item_type)
