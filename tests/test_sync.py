@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure import App, Invocation, Pipeline, StoreUnusable, Succeeded, step
+from perdure import App, AwaitMessage, Invocation, Pipeline, StoreUnusable, Succeeded, step
 from perdure.sync import connect
 from perdure.testing.clock import VirtualSystem, run_virtual
 
@@ -23,10 +23,15 @@ doubling: Pipeline[int, object, int] = Pipeline(
     id="doubling", input=int, deps=object, steps=(double,), output=lambda inv: inv[double]
 )
 
+word = AwaitMessage("word/v1", name="word", type=str)
+listening: Pipeline[str, object, str] = Pipeline(
+    id="listening", input=str, deps=object, steps=(word,), output=lambda inv: inv[word]
+)
+
 
 @pytest.fixture
 def app(tmp_path: Path) -> Iterator[App]:
-    app = App(doubling.bind(), store=f"sqlite:///{tmp_path / 'runs.db'}")
+    app = App(doubling.bind(), listening.bind(), store=f"sqlite:///{tmp_path / 'runs.db'}")
     up, down = threading.Event(), asyncio.Event()
     loops: list[asyncio.AbstractEventLoop] = []
 
@@ -51,6 +56,17 @@ def test_a_blocking_program_submits_and_gets_the_result(app: App) -> None:
         assert isinstance(result, Succeeded)
         assert result.output == 42
         assert client.info(run.id).status == "succeeded"
+
+
+def test_it_sends_messages(app: App) -> None:
+    """B-24."""
+    with connect(app) as client:
+        run = client.submit(listening, "x")
+        assert client.send(run.id, "word", "hello", key="k")
+        assert not client.send(run.id, "word", "hello", key="k")
+        result = client.result(run.id, timeout=20)
+        assert isinstance(result, Succeeded)
+        assert result.output == "hello"
 
 
 def test_an_unusable_store_is_said_and_no_thread_is_left(tmp_path: Path) -> None:

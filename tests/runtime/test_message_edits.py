@@ -17,6 +17,7 @@ from perdure import (
     InvalidArgument,
     InvalidRun,
     PayloadError,
+    Pipeline,
     Selector,
     SendMessage,
     Sleep,
@@ -264,3 +265,34 @@ async def test_many_runs_are_sent_one_message_each_by_selector(system: VirtualSy
         assert "did you mean" in refused[0].detail
         with pytest.raises(InvalidArgument):
             await engine.each(chosen, SendMessage(""))
+
+
+@virtually
+async def test_one_for_a_run_that_waits_for_its_slot_does_not_start_it(system: VirtualSystem) -> None:
+    """R-5, B-24."""
+    world = World(system)
+    pipeline: Approved = Pipeline(
+        id="line",
+        input=str,
+        deps=object,
+        steps=(approval,),
+        output=lambda inv: inv[approval],
+        slot="serial",
+        resource=lambda text: "one",
+    )
+    async with world.engine(app(pipeline)) as engine:
+        first = await waiting(engine, pipeline)
+        second = await engine.submit(pipeline, "second")
+        await second.send("approval", Approval("early"))
+        await system.sleep(60)
+        info = await second.info()
+        assert (info.status, info.reason, await names(second)) == (
+            "ready",
+            "waits for its slot",
+            ["RunSubmitted", "MessageReceived"],
+        )
+        await first.send("approval", Approval("ada"))
+        result = await second.result()
+        assert (await engine.verify()).findings == ()
+    assert isinstance(result, Succeeded)
+    assert result.output == Approval("early")

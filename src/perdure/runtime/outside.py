@@ -64,7 +64,7 @@ async def admit(
         match ask(p):
             case admission.Admitted(fact, more):
                 facts = [fact, *more]
-                if dry_run or await _append(store, system, p, facts, loaded.row.state.build, tell):
+                if dry_run or await _append(store, system, p, facts, loaded.row, tell):
                     return True
             case admission.Duplicate():
                 return False
@@ -77,14 +77,16 @@ async def admit(
 
 
 async def _append(
-    store: Store, system: System, p: Projection, facts: list[Fact], judged_by: str, tell: Callable[[str], None]
+    store: Store, system: System, p: Projection, facts: list[Fact], row: RunRow, tell: Callable[[str], None]
 ) -> bool:
     """Append facts. A run that was judged invalid stays known as such: its open attempt was not lost [D-2, M-17]."""
     now_us = system.now_us()
     fold_all(p, facts, now_us)
     append = seal(p, facts, now_us, system.append_id(), OUTSIDE)
-    build = judged_by if p.ended is None else ""
+    build = row.state.build if p.ended is None else ""
     index = facts_state(p, now_us)
+    if row.waiting and index.status == "ready":  # its slot is still another's; the store says when it is due [R-5]
+        index = msgspec.structs.replace(index, reason=row.state.reason)
     if index.awaits:  # an engine looks, and waits for them again: it has to know that somebody waits [R-16]
         index = msgspec.structs.replace(index, awaits=(), need=0, at_us=0, due_us=now_us)
     append.index = msgspec.structs.replace(index, build=build)
