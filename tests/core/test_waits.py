@@ -395,6 +395,13 @@ def test_an_opening_that_raises_makes_the_run_invalid_and_writes_nothing_more() 
     assert names(plan.facts) == ["Succeeded A"]
     assert isinstance(plan.rest, InvalidOp)
     assert life.claim().facts == []
+    life = waiting("A@ B&")
+    life.author.broken.add("B")
+    life.resolve("value", "A", b"1")
+    assert life.claim().facts == []
+    assert life.p.suspended
+    life.author.broken.clear()
+    assert names(life.claim().facts) == [*OVER, "Reserved B"]
 
 
 # --- what is known of it

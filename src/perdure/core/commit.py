@@ -71,6 +71,7 @@ from perdure.core.units import (
 from perdure.core.waits import suspended, wait, wait_idle
 
 _CLOSED = Closed()
+_CLAIMING = (SegmentAttemptStarted, ContinuationSegmentCreated)
 
 
 def plan_submission(
@@ -102,14 +103,14 @@ def plan_claim(
         rest = _at_rest(p, topology, s, lost=lost)
         if rest is not None:
             return Plan(facts, None, rest)
-    before = (p.version, p.token, p.worker, p.generation, p.build)
+    before = (p.version, p.token, p.worker, p.generation, p.build, p.suspended)
     emit(p, facts, claim, s.now_us)
     if lost:
         record_lost(p, facts, s, lost_cause)
         record_lost_items(p, facts, s, lost_cause)
     plan = _advance(p, topology, facts, s)
-    if len(facts) == 1 and plan.next is None:  # a condition or an output raised: the claim is taken back
-        p.version, p.token, p.worker, p.generation, p.build = before
+    if plan.next is None and all(isinstance(fact, _CLAIMING) for fact in facts):  # a condition raised: taken back
+        p.version, p.token, p.worker, p.generation, p.build, p.suspended = before
         facts.clear()
     return plan
 
