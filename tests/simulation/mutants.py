@@ -19,7 +19,7 @@ from perdure.core.facts import (
     SegmentAttemptStarted,
 )
 from perdure.core.operations import Operation, RunOp
-from perdure.core.projection import Projection
+from perdure.core.projection import Projection, memo_key
 from perdure.core.reconciler import Lists
 from perdure.core.topology import Topology
 from perdure.ports.store import Append, AppendResult, Committed, IndexState, NewRun, Store
@@ -240,8 +240,10 @@ def never_bounds_retries(patch: pytest.MonkeyPatch) -> None:
 
 
 def keeps_memos_to_itself(patch: pytest.MonkeyPatch) -> None:
-    async def memo(self: LiveRun, step_id: str, phase: str, name: str, value: bytes, /) -> None:
-        self.p.memos.setdefault(f"{phase}:{step_id}", {})[name] = value
+    async def memo(
+        self: LiveRun, step_id: str, phase: Phase, name: str, value: bytes, item: int | None = None, /
+    ) -> None:
+        self.p.memos.setdefault(memo_key(phase, step_id, item), {})[name] = value
 
     patch.setattr(LiveRun, "memo", memo)
 

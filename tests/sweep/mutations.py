@@ -394,4 +394,50 @@ AT_THE_END: tuple[Mutation, ...] = (
     Mutation(
         "admission", "who gives up is like any failure [D-7]", '"abandoned", "abandoned")', '"system", "abandoned")'
     ),
+    # --- waits and units
+    Mutation("waits", "the last message is taken [B-24]", "[entry.awaits[0]][0]", "[entry.awaits[0]][-1]"),
+    Mutation("waits", "a wait has no limit [B-8]", "elif 0 < entry.until_us <= s.now_us:", "elif False:"),
+    Mutation("waits", "one of the runs is enough [R-13]", "_ended(entry, s) >= entry.need:", "_ended(entry, s) >= 1:"),
+    Mutation(
+        "unit_reducer",
+        "an item that is tried again is not waiting [M-8]",
+        "    elif index in unit.waiting:\n        unit.waiting.remove(index)\n",
+        "    elif index in unit.waiting:\n        pass\n",
+    ),
+    Mutation(
+        "units",
+        "all items at once [B-10]",
+        "found.startable(s.now_us, ",
+        "found.startable(s.now_us, 99 + ",
+    ),
+    Mutation(
+        "units",
+        "other items start after a failed one [B-22]",
+        "return not _stopping(p, topology, step) and (not found.failed or terms.collect)",
+        "return not _stopping(p, topology, step)",
+    ),
+    Mutation(
+        "units",
+        "collected failures fail the step [B-22]",
+        "if not found.complete or (found.failed and not terms.collect):",
+        "if not found.complete or found.failed:",
+    ),
+    Mutation(
+        "units",
+        "what was begun leaves no doubt [U-12]",
+        'in_doubt = p.attempts("forward", step) > 0',
+        "in_doubt = False",
+    ),
+    Mutation(
+        "reconciler",
+        "a cancel does not wait for child runs [B-21]",
+        "and not spec.settle and not waits_for_children(p, spec):",
+        "and not spec.settle and p.attempts('forward', pin) < 0:",
+    ),
+    Mutation(
+        "unit_reducer", "a loop is done with its first turn [B-15]", "unit.done = not fact.more", "unit.done = True"
+    ),
+    Mutation(
+        "unit_reducer", "child runs are submitted for ever [B-21]", "    unit.sent += fact.count", "    unit.sent += 0"
+    ),
 )

@@ -318,10 +318,11 @@ class History(MemoryData):
         self.count("slot: replaced")
 
     def check_superseded(self, run_id: str) -> None:
-        """At rest, whoever is to be replaced is being canceled [R-5, R-16]."""
+        """At rest, whoever is to be replaced is being canceled; by one that was canceled itself it is not [R-5, R-16]."""
         judge = self.judges[run_id]
         after = self._of_slot(run_id, judge.submitted)[1] if judge.submitted is not None else []
-        replaced = any(one.submitted is not None and one.submitted.waits == "replace" for one in after)
+        waiting = [one for one in after if one.ended is None and one.cancel is None]
+        replaced = any(one.submitted is not None and one.submitted.waits == "replace" for one in waiting)
         self._demand(run_id, not replaced or judge.cancel is not None, "R-5", "it is to be replaced, and goes on")
 
     def check_slot(self, run_id: str, submitted: RunSubmitted) -> None:
