@@ -14,6 +14,7 @@ from perdure.core import plan as planning
 from perdure.core.facts import (
     Fact,
     OperationFailed,
+    Phase,
     RetryCause,
     RunSubmitted,
     SegmentAttemptStarted,

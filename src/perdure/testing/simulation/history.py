@@ -318,7 +318,7 @@ class History(MemoryData):
         self.count("slot: replaced")
 
     def check_superseded(self, run_id: str) -> None:
-        """At rest, whoever is to be replaced is being canceled; by one that was canceled itself it is not [R-5, R-16]."""
+        """At rest, whoever is to be replaced is being canceled; one that was canceled replaces nobody [R-5, R-16]."""
         judge = self.judges[run_id]
         after = self._of_slot(run_id, judge.submitted)[1] if judge.submitted is not None else []
         waiting = [one for one in after if one.ended is None and one.cancel is None]
