@@ -17,7 +17,7 @@ from perdure.core.reconciler import Lists, reconcile
 from perdure.core.reducer import fold
 from perdure.core.retry import Retry
 from perdure.core.signature import decode_ledger, encode_ledger, ledger_of, projection_of
-from perdure.core.unit import CHILD_SHAPES
+from perdure.core.unit import CHILD_SHAPES, Item, Unit
 from perdure.errors import CorruptJournal
 from tests.core.build import AT_ONCE, Life, content, refold
 
@@ -247,3 +247,28 @@ def test_an_item_that_asks_for_later_has_a_worker_that_lives() -> None:
     assert life.p.units["A"].entries[0].lost == 1
     life.items_end(life.item(0, outcomes.Postponed(5)), running=True)
     assert (life.p.units["A"].entries[0].lost, life.p.units["A"].entries[0].failures) == (0, 1)
+
+
+def test_the_longest_due_go_first_and_outdated_dues_are_passed_over() -> None:
+    """B-10: however an item came to wait again; what is asked costs as much as what is answered [J-12]."""
+    unit = Unit("each", [b"0"] * 6, entries=[Item(1) for _ in range(5)])
+    for index, due_us in ((0, 50), (1, 10), (2, 30), (3, 20), (4, 40)):
+        unit.back_off(index, due_us)
+    assert unit.next == 5
+    assert unit.wake_us() == 0  # the sixth was never tried
+    unit.entries.append(Item(1))
+    assert unit.wake_us() == 10
+    assert list(unit.startable(5, 3)) == []
+    assert list(unit.startable(40, 3)) == [1, 2, 3]
+    assert list(unit.startable(40, 9)) == [1, 2, 3, 4]
+    unit.end_backoff(3)  # not the one that is due first
+    unit.back_off(3, 60)
+    assert list(unit.startable(100, 9)) == [0, 1, 2, 3, 4]
+    assert list(unit.startable(50, 9)) == [0, 1, 2, 4]
+    unit.end_backoff(1)
+    assert unit.wake_us() == 30
+    unit.end_all_backoffs()
+    assert (unit.wake_us(), list(unit.startable(0, 3))) == (0, [0, 2, 3])
+    for index in (0, 2, 3, 4):
+        unit.end_backoff(index)
+    assert (unit.wake_us(), list(unit.startable(99, 9))) == (None, [])

@@ -7,6 +7,7 @@ the items it is about, however many there are [J-12].
 from __future__ import annotations
 
 from collections.abc import Iterator
+from heapq import heappop, heappush
 
 import msgspec
 
@@ -40,7 +41,7 @@ class Item(msgspec.Struct, gc=False, omit_defaults=True):
     due_us: int = 0
 
 
-class Unit(msgspec.Struct, gc=False, omit_defaults=True):
+class Unit(msgspec.Struct, omit_defaults=True, dict=True):
     """See the module.
 
     Attributes:
@@ -90,14 +91,64 @@ class Unit(msgspec.Struct, gc=False, omit_defaults=True):
         """When there is an item to start: 0: now; None: none is left."""
         if self.next < len(self.items):
             return 0
-        return min((self.entries[index].due_us for index in self.waiting), default=None)
+        due = self._due
+        return due[0][0] if due else None
 
     def startable(self, now_us: int, most: int) -> Iterator[int]:
         """Up to `most` indices that may be started now: those that were tried before, then new ones, in order."""
         if most <= 0:
             return
-        due = sorted(i for i in self.waiting if self.entries[i].due_us <= now_us) if self.waiting else []
-        yield from (*due[:most], *range(self.next, min(len(self.items), self.next + most - len(due[:most]))))
+        due = self._earliest(now_us, most) if self.waiting else []
+        yield from (*due, *range(self.next, min(len(self.items), self.next + most - len(due))))
+
+    @property
+    def _due(self) -> list[tuple[int, int]]:
+        """A heap of due times and indices: its least is of an item that waits, others may be outdated.
+
+        It follows from `waiting`, is made when it is first asked for, and is no part of what is stored.
+        """
+        found: list[tuple[int, int]] | None = vars(self).get("due")
+        if found is None:
+            found = vars(self)["due"] = sorted((self.entries[index].due_us, index) for index in self.waiting)
+        return found
+
+    def _earliest(self, now_us: int, most: int) -> list[int]:
+        """Up to `most` of those that back off and are due, the longest due; their indices, in order."""
+        due = self._due
+        found: set[int] = set()
+        least = [(due[0], 0)]
+        while least and len(found) < most:
+            (due_us, index), place = heappop(least)
+            if due_us > now_us:
+                break
+            if self._waits_until(index, due_us):
+                found.add(index)
+            for child in range(2 * place + 1, min(2 * place + 3, len(due))):
+                heappush(least, (due[child], child))
+        return sorted(found)
+
+    def _waits_until(self, index: int, due_us: int) -> bool:
+        return index in self.waiting and self.entries[index].due_us == due_us
+
+    def back_off(self, index: int, due_us: int) -> None:
+        """An item waits until then; O(log items)."""
+        due = self._due
+        self.entries[index].due_us = due_us
+        self.waiting.add(index)
+        heappush(due, (due_us, index))
+
+    def end_backoff(self, index: int) -> None:
+        """An item waits no longer."""
+        due = self._due
+        self.waiting.remove(index)
+        while due and not self._waits_until(due[0][1], due[0][0]):
+            heappop(due)
+
+    def end_all_backoffs(self) -> None:
+        """All that wait are due."""
+        for index in self.waiting:
+            self.entries[index].due_us = 0
+        vars(self).pop("due", None)
 
     def first_failure(self) -> tuple[int, Failure] | None:
         """The failed item of least index, and why."""

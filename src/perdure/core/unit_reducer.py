@@ -55,7 +55,7 @@ def reserved(p: Projection, fact: ItemReserved, _at_us: int) -> None:
     if index == unit.next and index < len(unit.items):
         unit.entries.append(Item())
     elif index in unit.waiting:
-        unit.waiting.remove(index)
+        unit.end_backoff(index)
     else:
         corrupt(p, fact, f"item {index} is not to be started")
     entry = unit.entries[index]
@@ -79,8 +79,7 @@ def retry_scheduled(p: Projection, fact: ItemRetryScheduled, _at_us: int) -> Non
     """An attempt of an item ended and left it unresolved [M-17]."""
     unit, entry = _close(p, fact)
     entry.last_failure = fact.failure
-    entry.due_us = fact.due_us
-    unit.waiting.add(fact.index)
+    unit.back_off(fact.index, fact.due_us)
     if fact.cause == "lost":
         entry.lost += 1
         entry.failures += 1
@@ -121,6 +120,7 @@ def release_items(p: Projection) -> None:
     for index in unit.waiting | unit.open:
         entry = unit.entries[index]
         entry.due_us = entry.failures = entry.lost = 0
+    unit.end_all_backoffs()
 
 
 # --- child runs
