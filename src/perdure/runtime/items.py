@@ -113,6 +113,8 @@ class Crew:
         host, found = self._host, self._live.p.units.get(self.step)
         if found is None:  # an operator resolved it: nothing is reserved any more
             return
+        if self._why == "fenced" and op.start:  # our reservation was accepted: the run is ours after all
+            self._why = None
         why = self._why if self._why is not None else "shutdown" if host.draining else None
         now_us = host.system.now_us() if op.start else 0
         for index, attempt in op.start:
