@@ -218,7 +218,7 @@ def _may_happen(life: Life) -> list[Callable[[], object]]:
     ]
     if life.op is None:
         resolutions = [lambda how=how: life.resolve(how) for how in get_args(f.Resolution)]
-        return [lambda: _claimed(life)] * 30 + anytime + resolutions + [life.restart] + _awaited_end(life)
+        return [lambda: claimed(life)] * 30 + anytime + resolutions + [life.restart] + _awaited_end(life)
     if isinstance(life.op, UnitOp):
         return [*_unit_goes_on(life, life.op), *anytime]
     lost = partial(_lost, life)
@@ -242,14 +242,18 @@ def _awaited(life: Life) -> tuple[str, ...]:
     return entry.awaits if entry.shape == "runs" else ()
 
 
-def _claimed(life: Life) -> object:
-    """A worker reads how awaited runs ended, and claims the run; child runs that nobody submitted are missing."""
+def _unsent(life: Life) -> list[str]:
+    """Ids of child runs that are to be submitted."""
     unit = life.p.unit()
-    unsent = set[str]()
-    if unit is not None and life.p.pin is not None and unit.shape in CHILD_SHAPES:
-        unsent = {life.child(index) for index in range(unit.sent, unit.next)}
+    if unit is None or unit.shape not in CHILD_SHAPES:
+        return []
+    return [life.child(index) for index in range(unit.sent, unit.next)]
+
+
+def claimed(life: Life) -> Plan:
+    """A worker reads how awaited runs ended, and claims the run; child runs that nobody submitted are missing."""
     known = life.ends_of
-    life.ends_of = {run_id: RunEnd("missing") for run_id in _awaited(life) if run_id in unsent} | known
+    life.ends_of = dict.fromkeys(_unsent(life), RunEnd("missing")) | known
     life.told = True
     try:
         return life.claim()
@@ -259,7 +263,7 @@ def _claimed(life: Life) -> object:
 
 def _lost(life: Life) -> object:
     life.restart()
-    return _claimed(life)
+    return claimed(life)
 
 
 Acts: TypeAlias = list[Callable[[], object]]
@@ -309,7 +313,8 @@ def awaited_goes_well(life: Life) -> None:
     entry = life.p.parked()
     if entry is not None and entry.shape == "message":
         life.send(entry.awaits[0])
-    life.ends_of |= {run_id: RunEnd("succeeded", b"1") for run_id in _awaited(life)}
+    ids = set(_awaited(life)) - set(_unsent(life))
+    life.ends_of |= dict.fromkeys(ids, RunEnd("succeeded", b"1"))
 
 
 def unit_goes_well(life: Life) -> None:

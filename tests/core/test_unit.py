@@ -18,6 +18,7 @@ from perdure.core.reducer import fold
 from perdure.core.retry import Retry
 from perdure.core.signature import decode_ledger, encode_ledger, ledger_of, projection_of
 from perdure.core.unit import CHILD_SHAPES, Item, Unit
+from perdure.core.units import items_due_us
 from perdure.errors import CorruptJournal
 from tests.core.build import AT_ONCE, Life, content, refold
 
@@ -168,7 +169,7 @@ def test_its_ledger_answers_as_the_run_itself(shape: str, flags: str, then: str)
 
 SENTENCES = {
     "each": ("it has 1 of 3 items done, 1 failed, and pins the run", "its items are done (3 attempts)"),
-    "loop": ("it has 1 turns done, and pins the run", "its turns are done (2 attempts)"),
+    "loop": ("it has 1 turn done, and pins the run", "its turns are done (2 attempts)"),
     "child": ("it waits for child runs: 0 of 1 succeeded, and pins the run", "its child run is done"),
     "children": ("it waits for child runs: 1 of 3 succeeded, 1 failed, and pins the run", "its 3 child runs are done"),
 }
@@ -272,3 +273,32 @@ def test_the_longest_due_go_first_and_outdated_dues_are_passed_over() -> None:
     for index in (0, 2, 3, 4):
         unit.end_backoff(index)
     assert (unit.wake_us(), list(unit.startable(99, 9))) == (None, [])
+
+
+def drains(life: Life) -> None:
+    life.may_start = False
+
+
+def goes_on_as_it_is(_life: Life) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("bound", "act", "due"),
+    [
+        (0, Life.hold, None),
+        (0, Life.cancel, None),
+        (0, drains, None),
+        (2, goes_on_as_it_is, None),
+        (3, goes_on_as_it_is, "backoff"),
+    ],
+    ids=["held", "canceled", "draining", "no room", "backs off"],
+)
+def test_when_an_item_may_start_while_others_run(bound: int, act: Callable[[Life], object], due: str | None) -> None:
+    """B-10, R-4, R-17, R-6: at the end of its backoff, if there is room beside them."""
+    life = opened("each", policy=LATER)
+    life.author.terms_of["A"] = Terms(bound)
+    life.items_end(life.item(0, outcomes.Raised(life.item_failure(0))), running=True)
+    act(life)
+    due_us = life.p.units["A"].entries[0].due_us if due else None
+    assert items_due_us(life.p, life.topology, "A", life.setting()) == due_us

@@ -166,7 +166,8 @@ def _waiting(p: Projection, step: str, entry: ForwardEntry) -> str:
             return f"waits for runs: {', '.join(entry.awaits[:3])}{' ...' if len(entry.awaits) > 3 else ''}"
         case "each" | "loop" if unit is not None:
             failed = f", {len(unit.failed)} failed" if unit.failed else ""
-            word = "turns" if unit.shape == "loop" else f"of {len(unit.items)} items"
+            turns = "turn" if unit.outputs == 1 else "turns"
+            word = turns if unit.shape == "loop" else f"of {len(unit.items)} items"
             return f"has {unit.outputs} {word} done{failed}"
         case "child" | "children" if unit is not None:
             failed = f", {len(unit.failed)} failed" if unit.failed else ""
