@@ -46,13 +46,14 @@ def one(child: Texts, input: Callable[[Inv], str] | None = None, id: str = "oute
     return Pipeline(id=id, input=str, deps=object, steps=[made], output=lambda inv: inv[made])
 
 
-def _words(inv: Inv) -> list[str]:
+def words(inv: Inv) -> list[str]:
+    """Those of the input."""
     return inv.input.split()
 
 
 def many(child: Texts, **options: Any) -> Texts:
     """A parent of as many child runs as its input has words."""
-    made: Any = ForEachRun("subs/v1", pipeline=child, inputs=_words, **options)
+    made: Any = ForEachRun("subs/v1", pipeline=child, inputs=words, **options)
     return Pipeline(id="outer", input=str, deps=object, steps=[made], output=lambda inv: inv[made])
 
 

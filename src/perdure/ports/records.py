@@ -214,6 +214,7 @@ class RunRow(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         waiting: it has not ended, and waits for its slot.
+        left: how many of the runs that it waits for have yet to end before it is due; None: it waits for none.
     """
 
     locator: int
@@ -222,6 +223,7 @@ class RunRow(msgspec.Struct, frozen=True, gc=False):
     ended_us: int | None
     attention: bool
     waiting: bool = False
+    left: int | None = None
 
 
 class LoadedRun(msgspec.Struct, frozen=True, gc=False):

@@ -6,14 +6,16 @@ import logging
 from collections.abc import AsyncIterator, Callable
 
 from perdure.core.journal import NewerJournal
+from perdure.core.plan import Parked
 from perdure.core.projection import REDUCER_VERSION, Projection, dump
 from perdure.core.signature import sign, signature_of
+from perdure.core.units import resting
 from perdure.errors import CorruptJournal, NotFound
 from perdure.ports.store import TERMINAL, LoadedRun, RunFilter, RunRow, Snapshot, Store
 from perdure.runtime.arguments import STATUSES
 from perdure.runtime.indexing import corrupt_state, facts_state, new_run
 from perdure.runtime.info import Finding, VerifyReport
-from perdure.runtime.loading import fold_rows
+from perdure.runtime.loading import fold_rows, projected
 
 logger = logging.getLogger("perdure")
 
@@ -38,7 +40,7 @@ async def verify(
             continue
         snapshot = (await store.load(found) or loaded).snapshot
         facts += sum(row.count for row in loaded.rows)
-        findings += check_run(loaded, snapshot, now_us)
+        findings += check_run(loaded, snapshot, now_us) or await _in_vain(store, loaded)
         runs += 1
         if progress is not None:
             progress(runs, max(total, runs))
@@ -115,6 +117,28 @@ def _row_problems(p: Projection, row: RunRow, now_us: int) -> list[str]:
     if state.status == "ready" and state.due_us is None and expected.due_us is not None and not row.waiting:
         problems.append("it waits for a worker and has no due time")
     return problems
+
+
+async def _in_vain(store: Store, loaded: LoadedRun) -> list[Finding]:
+    """Whether a run waits for others, and the store would not wake it [R-16]."""
+    row = loaded.row
+    if row.state.status != "ready" or row.state.due_us is not None:
+        return []
+    rest = resting(await projected(store, loaded))
+    if not isinstance(rest, Parked) or not rest.awaits:
+        return []
+    ended = 0
+    for run_id in rest.awaits:
+        target = await store.load(run_id)
+        gone = target is None and await store.journal_of(run_id) is None
+        ended += gone or (target is not None and target.row.ended_us is not None)
+    again = await store.load(row.run.run_id)  # what ended in between is counted there
+    if again is None or again.row.state != row.state:
+        return []
+    left = again.row.left
+    if left is not None and (left <= 0 or ended < rest.need):
+        return []
+    return [Finding(row.run.run_id, 0, "it waits for other runs, and would not be woken; hold and release it")]
 
 
 async def rebuild(store: Store, now_us: int) -> int:

@@ -148,7 +148,7 @@ class MemoryStore:
     async def load(self, run_id: str, /) -> LoadedRun | None:
         self._live()
         run = self.data.run(run_id)
-        row = None if run is None else run.row()
+        row = None if run is None else self.data.row(run)
         if run is None or row is None:
             return None
         snapshot = run.snapshot
@@ -162,7 +162,7 @@ class MemoryStore:
     async def load_all_rows(self, run_id: str, /) -> LoadedRun | None:
         self._live()
         run = self.data.run(run_id)
-        row = None if run is None else run.row()
+        row = None if run is None else self.data.row(run)
         return None if run is None or row is None else LoadedRun(row, None, tuple(run.rows))
 
     async def due(self, now_us: int, limit: int, turn: int = 0, /) -> Sequence[str]:
@@ -204,7 +204,7 @@ class MemoryStore:
         return counts
 
     def _rows(self, where: RunFilter) -> list[RunRow]:
-        rows = [run.row() for run in self.data.runs()]
+        rows = [self.data.row(run) for run in self.data.runs()]
         return [row for row in rows if row is not None and _matches(where, row)]
 
     # --- sweeps and registry

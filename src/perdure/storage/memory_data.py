@@ -66,11 +66,6 @@ class MemoryRun:
         self.rows.append(row)
         self.at[row.first_seq] = row
 
-    def row(self) -> RunRow | None:
-        if self.new is None or self.state is None:
-            return None
-        return RunRow(self.locator, self.new, self.state, self.ended_us, self.attention, self.waiting)
-
     @property
     def waiting(self) -> bool:
         """It waits for its slot."""
@@ -348,6 +343,12 @@ class MemoryData:
         return False
 
     # --- reading
+
+    def row(self, run: MemoryRun) -> RunRow | None:
+        if run.new is None or run.state is None:
+            return None
+        left = self.awaits.left(run.run_id)
+        return RunRow(run.locator, run.new, run.state, run.ended_us, run.attention, run.waiting, left)
 
     def run(self, run_id: str) -> MemoryRun | None:
         return self._by_id.get(run_id)

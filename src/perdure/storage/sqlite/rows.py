@@ -21,7 +21,7 @@ DIGEST = """
 RUN_COLUMNS = (
     f"n, id, tenant, pipeline, resource, slot_key, slot_once, {DIGEST}, submitted_us, deadline_us, "
     "status, due_us, worker, token, generation, build, reason, canceling, step, version, tail_hash, "
-    "signature, priority, ended_us, attention, waits, slot_held"
+    "signature, priority, ended_us, attention, waits, slot_held, awaiting"
 )
 JOURNAL_COLUMNS = "first_seq, count, at_us, append_id, hash, CAST(facts AS BLOB)"
 """The facts as bytes: a damaged text is for `verify` to find, not for the driver to stumble over."""
@@ -114,7 +114,7 @@ def read_run(row: Row) -> RunRow:
     """A row of `RUN_COLUMNS`."""
     (n, id_, tenant, pipeline, resource, slot_key, once, digest, submitted, deadline, *rest) = row
     (status, due, worker, token, generation, build, reason, canceling, step, version, tail_hash, *rest) = rest
-    (signature, priority, ended, attention, waits, slot_held) = rest
+    (signature, priority, ended, attention, waits, slot_held, awaiting) = rest
     return RunRow(
         n,
         NewRun(
@@ -147,6 +147,7 @@ def read_run(row: Row) -> RunRow:
         ended,
         bool(attention),
         waits is not None and not slot_held and ended is None,
+        awaiting,
     )
 
 
