@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+
+from tests.postgres import PostgresServer
 
 DEFAULT_SEEDS = 200
 
@@ -33,6 +35,17 @@ def sim_seeds() -> Sequence[int]:
     if chosen:
         return [int(chosen)]
     return range(int(os.environ.get("PERDURE_SIM_SEEDS") or DEFAULT_SEEDS))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """Give a running PostgreSQL, one for each test process; every `url()` of it is a store of its own."""
+    server = PostgresServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

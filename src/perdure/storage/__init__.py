@@ -10,23 +10,26 @@ from perdure.ports.store import Store
 
 SUPPORTED = (
     "memory:// (gone with the object), memory://NAME (shared within the process), "
-    "sqlite:///relative/path.db, sqlite:////absolute/path.db"
+    "sqlite:///relative/path.db, sqlite:////absolute/path.db, postgresql://USER@HOST/DATABASE?schema=NAME"
 )
 
 
 def open_store(url: str) -> Store:
     """Give the store a URL names, not yet opened: no file is touched before `Store.open`.
 
-    Options of SQLite: `?network=allow` trusts a network file system.
+    Options of SQLite: `?network=allow` trusts a network file system. Options of PostgreSQL, beside those of libpq:
+    `schema`, which is `perdure` unless given, and `pooler=transaction` where such a pooler stands between.
 
     Raises:
-        InvalidArgument: the URL names no store; the message says what is supported.
+        InvalidArgument: the URL names no store; the message says what is supported, or what is to be installed.
     """
     parts = urlsplit(url)
     if parts.scheme == "memory":
         return _memory(url)
     if parts.scheme == "sqlite":
         return _sqlite(url)
+    if parts.scheme in ("postgresql", "postgres"):
+        return _postgres(url)
     raise InvalidArgument(f"no store is called {url!r}; supported are {SUPPORTED}")
 
 
@@ -62,3 +65,15 @@ def _sqlite(url: str) -> Store:
     if sys.platform == "win32" and path.startswith("/") and path[2:3] == ":":
         path = path[1:]
     return SqliteStore(path, network=network == "allow")
+
+
+def _postgres(url: str) -> Store:
+    try:
+        from perdure.storage.postgres import Place, PostgresStore
+    except ImportError as error:
+        if not (error.name or "").startswith("psycopg") and "libpq" not in str(error):
+            raise
+        raise InvalidArgument(
+            f"a store in PostgreSQL needs the extra of that name: pip install 'perdure[postgres]' ({error})"
+        ) from error
+    return PostgresStore(Place.of(url))

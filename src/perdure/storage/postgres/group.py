@@ -1,0 +1,389 @@
+"""One group of appends inside one transaction: who wins, who loses and why.
+
+First the index rows that the group is about to touch are locked, in the order of their numbers, so that two groups
+never wait for each other and every statement after that sees what the locks protect. Then one statement inserts the
+appends to known runs, another the new runs: the insert itself checks that the predecessor is there with the expected
+hash and that the token is not stale, and the key (run, first sequence) checks that nobody was first [J-2, J-3]. Only
+what inserted nothing is looked up. What needs more than that goes one by one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from perdure.ports.store import (
+    TERMINAL,
+    Append,
+    AppendResult,
+    Committed,
+    Conflict,
+    Fenced,
+    Gone,
+    IndexState,
+    KeyUsed,
+    NewRun,
+    SlotTaken,
+    Snapshot,
+    WaitCycle,
+)
+from perdure.storage.postgres import awaits, keys, slots
+from perdure.storage.postgres.packed import Bools, Byteas, Int8s, Packed, Texts
+from perdure.storage.postgres.place import Place
+from perdure.storage.postgres.rows import (
+    INSERT_LEDGERS,
+    NEW_COLUMNS,
+    NEW_VALUES,
+    STATE,
+    STATE_ASSIGNMENTS,
+    STATE_COLUMNS,
+    STATE_VALUES,
+    ledger_values,
+    new_values,
+    state_arrays,
+    state_values,
+)
+from perdure.storage.postgres.session import Session
+
+
+class SlotMoved(Exception):
+    """A slot was given back between the insert that met its holder and the look at it: the group is sent again."""
+
+
+class SetIndex(msgspec.Struct, frozen=True, gc=False):
+    """`Store.set_index`, queued."""
+
+    locator: int
+    state: IndexState
+    tail_seq: int
+
+
+class PutSnapshot(msgspec.Struct, frozen=True, gc=False):
+    """`Store.put_snapshot`, queued."""
+
+    locator: int
+    snapshot: Snapshot
+
+
+Entry: TypeAlias = Append | SetIndex | PutSnapshot
+"""What travels in a group."""
+
+EntryResult: TypeAlias = AppendResult | bool
+
+_NEXT_COLUMNS = "run, first_seq, count, at_us, append_id, hash, facts"
+_FITS = """
+    (SELECT p.hash FROM @journal p WHERE p.run = s.run AND p.first_seq = s.prev_seq) = s.prev_hash
+    AND (s.token = 0 OR s.token >= coalesce((SELECT r.token FROM @run r WHERE r.n = s.run), 0))
+"""
+_NEXT = f"""
+    INSERT INTO @journal ({_NEXT_COLUMNS})
+    SELECT {_NEXT_COLUMNS} FROM {{sent}} WHERE {_FITS} ORDER BY run ON CONFLICT DO NOTHING RETURNING run
+"""
+_TEN = ", ".join(["%s"] * 10)
+APPEND = _NEXT.format(sent=f"unnest({_TEN}) s ({_NEXT_COLUMNS}, prev_seq, prev_hash, token)")
+"""Appends that change no index row."""
+_ASSIGNED = ", ".join(f"{name} = s.{'owner_token' if name == 'token' else name}" for name in STATE)
+_TERMINAL = "s.status IN ('succeeded', 'failed', 'canceled')"
+APPEND_WITH_STATE = f"""
+    WITH sent AS (
+        SELECT * FROM unnest({_TEN}, {STATE_VALUES})
+        s ({_NEXT_COLUMNS}, prev_seq, prev_hash, token, {STATE_COLUMNS.replace("token", "owner_token")})
+    ), j AS ({_NEXT.format(sent="sent s")}),
+    written AS (
+        UPDATE @run r SET {_ASSIGNED}, attention = false, awaiting = NULL,
+            ended_us = CASE WHEN {_TERMINAL} THEN s.at_us ELSE r.ended_us END,
+            slot_held = r.slot_held AND (r.slot_once OR NOT {_TERMINAL})
+        FROM sent s JOIN j ON j.run = s.run
+        WHERE r.n = s.run AND s.status IS NOT NULL AND (s.token > 0 OR r.worker IS NULL)
+    ), told AS (
+        UPDATE @run r SET attention = true FROM sent s JOIN j ON j.run = s.run
+        WHERE r.n = s.run AND s.token = 0 AND r.worker IS NOT NULL
+    )
+    SELECT run FROM j
+"""
+"""Appends some of which change an index row, or call its owner."""
+SUBMIT = f"""
+    WITH sent AS (
+        SELECT * FROM unnest({NEW_VALUES}, {STATE_VALUES}, %s, %s, %s, %s, %s, %s)
+        WITH ORDINALITY s ({NEW_COLUMNS}, {STATE_COLUMNS}, first_seq, count, at_us, append_id, hash, facts, place)
+    ), r AS (
+        INSERT INTO @run ({NEW_COLUMNS}, {STATE_COLUMNS})
+        SELECT {NEW_COLUMNS}, {STATE_COLUMNS} FROM sent ORDER BY place ON CONFLICT DO NOTHING RETURNING n, id
+    ), j AS (
+        INSERT INTO @journal ({_NEXT_COLUMNS})
+        SELECT r.n, s.first_seq, s.count, s.at_us, s.append_id, s.hash, s.facts FROM r JOIN sent s ON s.id = r.id
+    )
+    SELECT id, n FROM r
+"""
+INSERT_RUN = f"""
+    INSERT INTO @run ({NEW_COLUMNS}, ended_us, {STATE_COLUMNS}) VALUES ({NEW_VALUES}, %s, {STATE_VALUES})
+    ON CONFLICT DO NOTHING RETURNING n
+"""
+INSERT_FIRST = f"INSERT INTO @journal ({_NEXT_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s)"
+UPDATE_STATE = f"UPDATE @run SET {STATE_ASSIGNMENTS} WHERE n = %s"
+UPDATE_END = f"UPDATE @run SET {STATE_ASSIGNMENTS}, ended_us = %s, slot_held = slot_held AND slot_once WHERE n = %s"
+UPDATE_IF_AT_TAIL = (
+    f"UPDATE @run SET {STATE_ASSIGNMENTS} WHERE n = %s "
+    "AND %s = coalesce((SELECT max(first_seq) FROM @journal WHERE run = n), 0)"
+)
+FLAG_OWNED = "UPDATE @run SET attention = true WHERE n = %s AND worker IS NOT NULL"
+PUT_SNAPSHOT = """
+    INSERT INTO @snapshot
+    SELECT * FROM (VALUES (%s, %s, %s, %s, %s, %s)) s (run, row_seq, row_hash, version, reducer, data)
+    WHERE EXISTS (SELECT 1 FROM @journal j WHERE j.run = s.run AND j.first_seq = s.row_seq)
+    ON CONFLICT (run) DO UPDATE SET row_seq = excluded.row_seq, row_hash = excluded.row_hash,
+        version = excluded.version, reducer = excluded.reducer, data = excluded.data
+"""
+LOCK = """
+    SELECT n FROM @run WHERE n = ANY (ARRAY(
+        SELECT unnest(%(touched)s) UNION SELECT n FROM @run WHERE id = ANY (%(targets)s)
+        UNION SELECT w.waiter FROM @run t JOIN @waiter w ON w.target = t.id WHERE t.n = ANY (%(ending)s)))
+    ORDER BY n FOR NO KEY UPDATE
+"""
+
+
+async def apply_group(session: Session, place: Place, entries: Sequence[Entry]) -> list[EntryResult]:
+    """Apply entries inside the caller's transaction; results in their order.
+
+    Entries about one run are applied in the order in which they stand; appends to known runs come first.
+    Any exception leaves the transaction of no use: the caller rolls back, and nothing was written.
+    """
+    await _lock(session, place, entries)
+    ledgers = ledger_values(_state(entry) for entry in entries)
+    if ledgers is not None:  # before the rows that name them; one that comes with a refused entry stays until `reclaim`
+        await session.run(INSERT_LEDGERS, ledgers)
+    many, new, rest = _sorted(entries)
+    results: list[EntryResult] = [False] * len(entries)
+    if many:
+        await _append_many(session, many, results)
+    if new:
+        await _submit_many(session, new, results)
+    for at, entry in rest:
+        results[at] = await _apply(session, entry)
+    return results
+
+
+def wakes_others(entry: Entry) -> bool:
+    """Whether somebody in another process may have to act on an entry: its engine, or a client that waits for an end.
+
+    An owner's own progress is nobody else's business until the run rests or ends.
+    """
+    if type(entry) is Append:
+        return entry.token == 0 or entry.new is not None or (entry.index is not None and not entry.index.worker)
+    return type(entry) is SetIndex
+
+
+def _state(entry: Entry) -> IndexState | None:
+    return entry.index if type(entry) is Append else entry.state if type(entry) is SetIndex else None
+
+
+async def _lock(session: Session, place: Place, entries: Sequence[Entry]) -> None:
+    """Index rows that will be written; runs that somebody is about to wait for, so that none ends unseen meanwhile;
+    and runs that wait for one that is about to end."""
+    touched: list[int] = []
+    ending: list[int] = []
+    targets: list[str] = []
+    for entry in entries:
+        state = _state(entry)
+        if state is not None and state.awaits:
+            targets += state.awaits
+        if type(entry) is PutSnapshot or (type(entry) is Append and entry.new is not None):
+            continue
+        if state is not None or (type(entry) is Append and entry.token == 0):
+            touched.append(entry.locator)
+            if state is not None and state.status in TERMINAL:
+                ending.append(entry.locator)
+    if targets:  # two that are to wait for each other would not see each other
+        await session.run("SELECT pg_advisory_xact_lock(%s)", (place.key("awaits"),))
+    if touched or targets:
+        values = {"touched": Int8s(touched), "targets": Texts(sorted(set(targets))), "ending": Int8s(ending)}
+        await session.run(LOCK, values)
+
+
+Numbered: TypeAlias = list[tuple[int, Append]]
+
+
+def _sorted(entries: Sequence[Entry]) -> tuple[Numbered, Numbered, list[tuple[int, Entry]]]:
+    """Appends to known runs, plain new runs, and the rest."""
+    per_run = Counter(entry.locator for entry in entries if type(entry) is not Append or entry.new is None)
+    ids = Counter(entry.run_id for entry in entries if type(entry) is Append and entry.new is not None)
+    many: Numbered = []
+    new: Numbered = []
+    rest: list[tuple[int, Entry]] = []
+    for at, entry in enumerate(entries):
+        if type(entry) is not Append:
+            rest.append((at, entry))
+        elif entry.new is not None:
+            (new if ids[entry.run_id] == 1 and _is_plain(entry, entry.new) else rest).append((at, entry))
+        elif per_run[entry.locator] == 1 and not (entry.index is not None and entry.index.awaits):
+            many.append((at, entry))
+        else:
+            rest.append((at, entry))
+    return many, new, rest
+
+
+def _is_plain(append: Append, new: NewRun) -> bool:
+    """Whether nothing but its slot decides about a new run, so that it may be inserted together with others."""
+    state = append.index
+    if append.key is not None or new.waits or state is None:
+        return False
+    return state.status not in TERMINAL and not state.awaits
+
+
+async def _append_many(session: Session, sent: Numbered, results: list[EntryResult]) -> None:
+    appends = [append for _, append in sent]
+    values = _next_arrays(appends)
+    if any(append.index is not None or append.token == 0 for append in appends):
+        rows = await session.rows(APPEND_WITH_STATE, [*values, *state_arrays([append.index for append in appends])])
+    else:
+        rows = await session.rows(APPEND, values)
+    inserted = {row[0] for row in rows}
+    for at, append in sent:
+        won = append.locator in inserted
+        results[at] = Committed(append.locator) if won else await _why_lost(session, append)
+
+
+def _next_arrays(appends: Sequence[Append]) -> list[Packed]:
+    return [
+        Int8s(append.locator for append in appends),
+        *_first_arrays(appends),
+        Int8s(append.prev_seq for append in appends),
+        Byteas(append.prev_hash for append in appends),
+        Int8s(append.token for append in appends),
+    ]
+
+
+def _first_arrays(appends: Sequence[Append]) -> list[Packed]:
+    return [
+        Int8s(append.first_seq for append in appends),
+        Int8s(append.count for append in appends),
+        Int8s(append.at_us for append in appends),
+        Byteas(append.append_id for append in appends),
+        Byteas(append.hash for append in appends),
+        Texts(append.facts for append in appends),
+    ]
+
+
+_NEW_KINDS = (Texts, Texts, Texts, Texts, Texts, Bools, Bools, Byteas, Int8s, Int8s, Texts)
+
+
+async def _submit_many(session: Session, sent: Numbered, results: list[EntryResult]) -> None:
+    appends = [append for _, append in sent]
+    runs = [append.new for append in appends if append.new is not None]
+    columns = zip(*[new_values(new, slot_held=new.slot_key is not None) for new in runs], strict=True)
+    new = [kind(column) for kind, column in zip(_NEW_KINDS, columns, strict=True)]  # pyright: ignore[reportArgumentType]  # the table above says which is which
+    values = [*new, *state_arrays([append.index for append in appends]), *_first_arrays(appends)]
+    inserted = {row[0]: row[1] for row in await session.rows(SUBMIT, values)}
+    for at, append in sent:
+        number = inserted.get(append.run_id)
+        results[at] = await _apply(session, append) if number is None else Committed(number)
+
+
+async def _apply(session: Session, entry: Entry) -> EntryResult:
+    if type(entry) is Append:
+        return await (_append(session, entry) if entry.new is None else _submit(session, entry, entry.new))
+    if type(entry) is SetIndex:
+        values = (*state_values(entry.state), entry.locator, entry.tail_seq)
+        if await session.run(UPDATE_IF_AT_TAIL, values) != 1:
+            return False
+        await awaits.register(session, entry.locator, entry.state)
+        return True
+    if type(entry) is PutSnapshot:
+        s = entry.snapshot
+        values = (entry.locator, s.row_seq, s.row_hash, s.version, s.reducer, s.data)
+        await session.run(PUT_SNAPSHOT, values)
+        return True
+    raise TypeError(f"not an entry of a group: {type(entry).__name__}")
+
+
+async def _append(session: Session, append: Append) -> AppendResult:
+    waits_for = append.index.awaits if append.index is not None and append.token else ()
+    if waits_for and await awaits.closes_a_circle(session, append.run_id, waits_for):
+        return WaitCycle()
+    if not await session.rows(APPEND, _next_arrays([append])):
+        return await _why_lost(session, append)
+    if append.token == 0 and await session.run(FLAG_OWNED, (append.locator,)):
+        return Committed(append.locator)
+    state = append.index
+    if state is not None and state.status in TERMINAL:
+        await session.run(UPDATE_END, (*state_values(state), append.at_us, append.locator))
+    elif state is not None:
+        await session.run(UPDATE_STATE, (*state_values(state), append.locator))
+        await awaits.register(session, append.locator, state)
+    return Committed(append.locator)
+
+
+async def _submit(session: Session, append: Append, new: NewRun) -> AppendResult:
+    """One new run with all that may come with it. The key is given back if the run is refused."""
+    if append.index is None:
+        raise ValueError(f"run {append.run_id}: a new run needs an index state")
+    known = await _known(session, append)
+    if known is not None:
+        return known
+    if append.key is None:
+        return await _submit_here(session, append, new, append.index)
+    await session.run("SAVEPOINT submission")
+    taken = await keys.take(session, append.key, append.at_us)
+    if taken is not None:
+        result: AppendResult = KeyUsed(taken.run_id, taken.input_digest)
+    else:
+        result = await _submit_here(session, append, new, append.index)
+    await session.run(f"{'RELEASE' if isinstance(result, Committed) else 'ROLLBACK TO'} SAVEPOINT submission")
+    return result
+
+
+async def _known(session: Session, append: Append) -> AppendResult | None:
+    """The answer where a run of that id is there."""
+    known = await session.one(
+        "SELECT r.n, j.append_id FROM @run r LEFT JOIN @journal j ON j.run = r.n AND j.first_seq = 1 WHERE r.id = %s",
+        (append.run_id,),
+    )
+    if known is None:
+        return None
+    return Committed(known[0]) if known[1] == append.append_id else Conflict()
+
+
+async def _submit_here(session: Session, append: Append, new: NewRun, state: IndexState) -> AppendResult:
+    ended_us = append.at_us if state.status in TERMINAL else None
+    held = new.slot_key is not None and not new.waits
+    values = (*new_values(new, slot_held=held), ended_us, *state_values(state))
+    found = await session.one(INSERT_RUN, values)
+    if found is None:
+        return await _why_not_new(session, append, new)
+    locator: int = found[0]
+    first = (append.first_seq, append.count, append.at_us, append.append_id, append.hash, append.facts.decode())
+    await session.run(INSERT_FIRST, (locator, *first))
+    if new.waits and new.slot_key is not None:
+        await slots.grant_slot(session, new.slot_key, new.pipeline, new.tenant, append.at_us)
+    await awaits.register(session, locator, state)
+    if ended_us is not None:  # it had to win its slot nevertheless
+        await session.run("UPDATE @run SET slot_held = slot_once WHERE n = %s AND slot_held", (locator,))
+    return Committed(locator)
+
+
+async def _why_lost(session: Session, append: Append) -> AppendResult:
+    """In the order of J-3, after one's own: an append sent twice has been committed, whatever came later [J-14]."""
+    place = (append.locator, append.first_seq)
+    taken = await session.one("SELECT append_id FROM @journal WHERE run = %s AND first_seq = %s", place)
+    if taken is not None and taken[0] == append.append_id:
+        return Committed(append.locator)
+    if taken is None and not await session.one("SELECT 1 FROM @journal WHERE run = %s LIMIT 1", (append.locator,)):
+        return Gone()
+    token = await session.number("SELECT token FROM @run WHERE n = %s", (append.locator,))
+    return Fenced(token) if 0 < append.token < token else Conflict()
+
+
+async def _why_not_new(session: Session, append: Append, new: NewRun) -> AppendResult:
+    known = await _known(session, append)  # its own insert may have waited for itself, sent before [J-14]
+    if known is not None:
+        return known
+    holder = await session.one(
+        "SELECT id, input_digest FROM @run WHERE slot_key = %s AND pipeline = %s AND tenant = %s AND slot_held",
+        (new.slot_key, new.pipeline, new.tenant),
+    )
+    if holder is None:
+        raise SlotMoved
+    return SlotTaken(holder[0], holder[1])

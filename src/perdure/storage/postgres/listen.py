@@ -1,0 +1,116 @@
+"""Hearing of other processes' commits: by LISTEN, and by looking where a pooler swallows notifications."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from perdure.storage.postgres.place import Place
+from perdure.storage.postgres.session import Session
+
+PROBE_S = 1.0
+"""How long a notification to oneself may take before the way is taken to be deaf."""
+FIRST_POLL_S = 0.02
+LAST_POLL_S = 0.1
+RETRY_S = 0.5
+
+
+class Listener:
+    """Calls back after commits of others.
+
+    Args:
+        ident: our own notifications carry it, and are no news.
+        notify: sends a notification by another connection.
+        heard: called on the loop.
+    """
+
+    def __init__(
+        self, place: Place, ident: str, notify: Callable[[str], Awaitable[object]], heard: Callable[[], None]
+    ) -> None:
+        self._place = place
+        self._ident = ident
+        self._notify = notify
+        self._heard = heard
+        self._session: Session | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._up = asyncio.Event()
+
+    async def start(self) -> None:
+        """Listen from now on; returns when nothing is missed any more."""
+        self._task = asyncio.get_running_loop().create_task(self._main())
+        up = asyncio.get_running_loop().create_task(self._up.wait())
+        await asyncio.wait([self._task, up], return_when=asyncio.FIRST_COMPLETED)
+        up.cancel()
+
+    def stop(self) -> None:
+        """Listen no more."""
+        if self._task is not None:
+            self._task.cancel()
+        if self._session is not None:
+            self._session.drop()
+
+    def ending(self) -> asyncio.Task[None] | None:
+        """The task that is coming to its end."""
+        return self._task
+
+    async def _main(self) -> None:
+        while True:
+            try:
+                self._session = await Session.connect(self._place)
+                if not self._place.pooler and await self._hears(self._session):
+                    await self._listen(self._session)
+                else:
+                    await self._poll(self._session)
+            except Exception:
+                await asyncio.sleep(RETRY_S)  # whoever writes or reads meets the same trouble and says so
+            finally:
+                if self._session is not None:
+                    self._session.drop()
+
+    def _is_up(self) -> None:
+        if self._up.is_set():
+            self._heard()  # back again: who knows what was missed
+        self._up.set()
+
+    async def _hears(self, session: Session) -> bool:
+        """Whether a notification arrives at all."""
+        await session.run(f'LISTEN "{self._place.channel}"')
+        probe = f"probe {self._ident}"
+        await self._notify(probe)
+        session.busy = True
+        try:
+            async with asyncio.timeout(PROBE_S):
+                async for notification in session.con.notifies():
+                    if notification.payload == probe:
+                        return True
+        except TimeoutError:
+            return False
+        finally:
+            session.busy = False
+        return False
+
+    async def _listen(self, session: Session) -> None:
+        self._is_up()
+        session.busy = True
+        try:
+            async for notification in session.con.notifies():
+                if notification.payload != self._ident and not notification.payload.startswith("probe "):
+                    self._heard()
+        finally:
+            session.busy = False
+
+    async def _poll(self, session: Session) -> None:
+        """Whether any transaction ended on the server. Ours are among them: then the look was for nothing."""
+        seen = await session.one(_SEEN)
+        self._is_up()
+        pause_s = FIRST_POLL_S
+        while True:
+            await asyncio.sleep(pause_s)
+            now = await session.one(_SEEN)
+            pause_s = FIRST_POLL_S if now != seen else min(LAST_POLL_S, pause_s * 1.5)
+            if now != seen:
+                seen = now
+                self._heard()
+
+
+_SEEN = "SELECT pg_current_snapshot()::text"

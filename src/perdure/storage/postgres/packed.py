@@ -1,0 +1,112 @@
+"""Arrays for `unnest`, packed by hand: psycopg's own dumper of lists costs more than all the rest of an append."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from psycopg.abc import AdaptContext
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
+from psycopg.types.numeric import Int8BinaryDumper
+
+_HEAD = struct.Struct("!iiiii")
+_LENGTH = struct.Struct("!i")
+_INT8 = struct.Struct("!iq")
+_NULL = _LENGTH.pack(-1)
+
+
+class Packed:
+    """An array in the form in which it travels. NULL is None."""
+
+    __slots__ = ("data",)
+    element = 0
+
+    def __init__(self, parts: list[bytes], has_null: bool) -> None:
+        head = (
+            _HEAD.pack(1, has_null, self.element, len(parts), 1) if parts else struct.pack("!iii", 0, 0, self.element)
+        )
+        self.data = head + b"".join(parts)
+
+
+class Int8s(Packed):
+    """`bigint[]`."""
+
+    __slots__ = ()
+    element = 20
+
+    def __init__(self, values: Iterable[int | None]) -> None:
+        parts = [_NULL if value is None else _INT8.pack(8, value) for value in values]
+        super().__init__(parts, _NULL in parts)
+
+
+class Byteas(Packed):
+    """`bytea[]`."""
+
+    __slots__ = ()
+    element = 17
+
+    def __init__(self, values: Iterable[bytes | None]) -> None:
+        parts = [_NULL if value is None else _LENGTH.pack(len(value)) + value for value in values]
+        super().__init__(parts, _NULL in parts)
+
+
+class Texts(Packed):
+    """`text[]`; text comes as it is or in UTF-8."""
+
+    __slots__ = ()
+    element = 25
+
+    def __init__(self, values: Iterable[str | bytes | None]) -> None:
+        encoded = [value.encode() if isinstance(value, str) else value for value in values]
+        parts = [_NULL if value is None else _LENGTH.pack(len(value)) + value for value in encoded]
+        super().__init__(parts, _NULL in parts)
+
+
+class Bools(Packed):
+    """`boolean[]`."""
+
+    __slots__ = ()
+    element = 16
+
+    def __init__(self, values: Iterable[bool | None]) -> None:
+        parts = [_NULL if value is None else b"\0\0\0\1" + (b"\1" if value else b"\0") for value in values]
+        super().__init__(parts, _NULL in parts)
+
+
+class _PackedDumper(Dumper):
+    format = Format.BINARY
+
+    def dump(self, obj: Packed) -> bytes:
+        return obj.data
+
+
+class _Int8sDumper(_PackedDumper):
+    oid = 1016
+
+
+class _ByteasDumper(_PackedDumper):
+    oid = 1001
+
+
+class _TextsDumper(_PackedDumper):
+    oid = 1009
+
+
+class _BoolsDumper(_PackedDumper):
+    oid = 1000
+
+
+def register(context: AdaptContext) -> None:
+    """Teach a connection packed arrays; and one type for every int, so that a statement is prepared once."""
+    adapters = context.adapters
+    if adapters is None:
+        raise TypeError("a context without adapters")
+    adapters.register_dumper(Int8s, _Int8sDumper)
+    adapters.register_dumper(Byteas, _ByteasDumper)
+    adapters.register_dumper(Texts, _TextsDumper)
+    adapters.register_dumper(Bools, _BoolsDumper)
+    adapters.register_dumper(int, Int8BinaryDumper)
+
+
+__all__ = ["Bools", "Byteas", "Int8s", "Packed", "Texts", "register"]

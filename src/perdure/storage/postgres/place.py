@@ -1,0 +1,68 @@
+"""Which server, database and schema a URL names."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+
+import msgspec
+
+from perdure.errors import InvalidArgument
+
+DEFAULT_SCHEMA = "perdure"
+_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a store stands.
+
+    Attributes:
+        conninfo: what libpq understands.
+        schema: the schema that holds the tables, ours alone.
+        pooler: a pooler that gives a server connection for a transaction at a time stands between.
+        shown: for messages; without the password.
+    """
+
+    conninfo: str
+    schema: str = DEFAULT_SCHEMA
+    pooler: bool = False
+    shown: str = ""
+
+    @classmethod
+    def of(cls, url: str) -> Place:
+        """Read a URL: libpq's, with the parameters `schema` and `pooler=transaction` added.
+
+        Raises:
+            InvalidArgument: the schema is no plain name, or the pooler of another kind.
+        """
+        parts = urlsplit(url)
+        options = parse_qsl(parts.query, keep_blank_values=True)
+        own = dict(pair for pair in options if pair[0] in ("schema", "pooler"))
+        rest = urlencode([pair for pair in options if pair[0] not in own])
+        schema, pooler = own.get("schema", DEFAULT_SCHEMA), own.get("pooler", "none")
+        if not _NAME.fullmatch(schema) or schema.startswith("pg_") or schema in ("public", "information_schema"):
+            raise InvalidArgument(
+                "a store in PostgreSQL has a schema of its own, ?schema=NAME in small letters, digits and _, "
+                f"and {schema!r} is none"
+            )
+        if pooler not in ("none", "transaction"):
+            raise InvalidArgument(f"?pooler={pooler} is not known; only pooler=transaction is")
+        host = dict(options).get("host", parts.hostname or "the local socket")
+        database = unquote(parts.path.lstrip("/")) or dict(options).get("dbname", "the default database")
+        return cls(
+            urlunsplit(("postgresql", parts.netloc, parts.path or "/", rest, "")),
+            schema,
+            pooler == "transaction",
+            f"{database} at {host} (schema {schema})",
+        )
+
+    @property
+    def channel(self) -> str:
+        """Name of the channel on which commits are told."""
+        return f"perdure_{self.schema}"[:63]
+
+    def key(self, purpose: str) -> int:
+        """Number of an advisory lock of this store; such locks are the database's, whatever the schema."""
+        digest = hashlib.sha256(f"perdure {purpose} {self.schema}".encode()).digest()
+        return int.from_bytes(digest[:8], "big", signed=True)

@@ -1,0 +1,325 @@
+"""Reads, each one statement and so one moment, and the sweeps that write outside the groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perdure.ports.store import (
+    IndexState,
+    JournalRow,
+    LedgerCount,
+    LoadedRun,
+    NewRun,
+    RunFilter,
+    RunRow,
+    Snapshot,
+    share,
+)
+from perdure.storage.postgres import awaits
+from perdure.storage.postgres.place import Place
+from perdure.storage.postgres.rows import (
+    INSERT_LEDGERS,
+    JOURNAL_COLUMNS,
+    NEW_COLUMNS,
+    NEW_VALUES,
+    RUN_COLUMNS,
+    RUN_WIDTH,
+    STATE_ASSIGNMENTS,
+    ledger_values,
+    new_values,
+    read_journal,
+    read_run,
+    state_values,
+)
+from perdure.storage.postgres.schema import SCHEMA_VERSION
+from perdure.storage.postgres.session import Session, Value
+
+# --- one run
+
+_LOAD = f"""
+    SELECT {RUN_COLUMNS}, s.row_seq, s.row_hash, s.version, s.reducer, s.data, {JOURNAL_COLUMNS}
+    FROM @run r
+    LEFT JOIN LATERAL (
+        SELECT s.* FROM @snapshot s JOIN @journal f ON f.run = s.run AND f.first_seq = s.row_seq AND f.hash = s.row_hash
+        WHERE s.run = r.n
+    ) s ON %(snapshot)s
+    LEFT JOIN @journal j ON j.run = r.n AND j.first_seq > coalesce(s.row_seq, 0)
+    WHERE r.id = %(id)s ORDER BY j.first_seq
+"""
+
+
+async def load(session: Session, run_id: str, *, snapshot: bool = True) -> LoadedRun | None:
+    """Index row, the snapshot if it fits the journal, and the rows after it."""
+    found = await session.rows(_LOAD, {"id": run_id, "snapshot": snapshot})
+    if not found:
+        return None
+    first = found[0]
+    stored = first[RUN_WIDTH : RUN_WIDTH + 5]
+    rows = [row[RUN_WIDTH + 5 :] for row in found]
+    return LoadedRun(
+        read_run(first[:RUN_WIDTH]),
+        None if stored[0] is None else Snapshot(*stored),
+        read_journal(row for row in rows if row[0] is not None),
+    )
+
+
+# --- whose turn it is
+
+LINES = ("due_us IS NOT NULL AND token > 0", "due_us IS NOT NULL AND token = 0")
+"""Runs that were claimed before, and new ones; each has an index, by priority and due time."""
+_FREE = "pipeline <> ALL (ARRAY(SELECT pipeline FROM @pipeline_hold WHERE released_us = 0))"
+
+
+def _levels(line: str) -> str:
+    """The priorities that runs of a line have, each found by one step into its index."""
+    return f"""
+        WITH RECURSIVE level (p) AS (
+            (SELECT priority FROM @run WHERE {line} ORDER BY priority DESC LIMIT 1)
+            UNION ALL SELECT (SELECT priority FROM @run WHERE {line} AND priority < p ORDER BY priority DESC LIMIT 1)
+            FROM level WHERE p IS NOT NULL)
+    """
+
+
+_DUE = tuple(
+    f"""
+    {_levels(line)}
+    SELECT l.p, d.due_us, d.n, d.id FROM level l CROSS JOIN LATERAL (
+        SELECT due_us, n, id FROM @run WHERE {line} AND priority = l.p AND due_us <= %s AND {_FREE}
+        ORDER BY due_us, n LIMIT %s
+    ) d WHERE l.p IS NOT NULL ORDER BY 1 DESC, 2, 3
+    """
+    for line in LINES
+)
+_NEXT_DUE = tuple(
+    f"""
+    {_levels(line)}
+    SELECT min(d.due_us) FROM level l CROSS JOIN LATERAL (
+        SELECT due_us FROM @run WHERE {line} AND priority = l.p AND {_FREE} ORDER BY due_us LIMIT 1
+    ) d WHERE l.p IS NOT NULL
+    """
+    for line in LINES
+)
+
+
+async def due(session: Session, now_us: int, limit: int, turn: int) -> list[str]:
+    """Unowned runs that are due; an owned one has no due time."""
+    lines: list[list[list[tuple[int, int, str]]]] = []
+    for statement in _DUE:
+        levels: dict[int, list[tuple[int, int, str]]] = {}
+        for priority, due_us, n, id_ in await session.rows(statement, (now_us, limit)):
+            levels.setdefault(priority, []).append((due_us, n, id_))
+        lines.append(list(levels.values()))
+    return share(lines[0], lines[1], limit, turn)
+
+
+async def next_due_us(session: Session) -> int | None:
+    """The earliest due time."""
+    found = [await session.one(statement) for statement in _NEXT_DUE]
+    return min((int(row[0]) for row in found if row is not None and row[0] is not None), default=None)
+
+
+async def attention(session: Session) -> list[str]:
+    """Owned runs with facts their owner has not answered."""
+    return [
+        row[0] for row in await session.rows("SELECT id FROM @run WHERE worker IS NOT NULL AND attention ORDER BY n")
+    ]
+
+
+_IN_ORDER = "n = ANY (ARRAY(SELECT n FROM @run WHERE {0} ORDER BY n FOR NO KEY UPDATE)) AND {0}"
+"""Rows of a sweep are locked in the order in which groups lock them."""
+
+
+async def take_over(session: Session, now_us: int) -> int:
+    """Every owned run becomes due and unowned."""
+    return await session.run(
+        "UPDATE @run SET status = 'ready', worker = NULL, due_us = %s, attention = false, awaiting = NULL "
+        f"WHERE {_IN_ORDER.format('worker IS NOT NULL')}",
+        (now_us,),
+    )
+
+
+async def wake_invalid(session: Session, pipeline: str, generation: int, build: str, now_us: int) -> int:
+    """Invalid runs judged by another generation or build become due."""
+    judged = (
+        "status = 'invalid' AND pipeline = %(pipeline)s AND worker IS NULL "
+        "AND (generation <> %(generation)s OR build <> %(build)s)"
+    )
+    return await session.run(
+        f"UPDATE @run SET due_us = %(now)s, attention = false WHERE {_IN_ORDER.format(judged)}",
+        {"pipeline": pipeline, "generation": generation, "build": build, "now": now_us},
+    )
+
+
+# --- lists
+
+
+async def list_runs(session: Session, where: RunFilter, after: str | None, limit: int) -> list[RunRow]:
+    """A page, newest id first. Walks the id index, so that a page costs its own size unless a filter is rare."""
+    condition, values = _condition(where)
+    if after is not None:
+        condition, values = f"{condition} AND id < %s", [*values, after]
+    found = await session.rows(
+        f"SELECT {RUN_COLUMNS} FROM @run r WHERE {condition} ORDER BY id DESC LIMIT %s", [*values, limit]
+    )
+    return [read_run(row) for row in found]
+
+
+async def count_runs(session: Session, where: RunFilter) -> dict[tuple[str, str], int]:
+    """Counts by (pipeline, status)."""
+    condition, values = _condition(where)
+    found = await session.rows(f"SELECT pipeline, status, count(*) FROM @run WHERE {condition} GROUP BY 1, 2", values)
+    return {(pipeline, status): count for pipeline, status, count in found}
+
+
+def _condition(where: RunFilter) -> tuple[str, list[Value]]:
+    parts: list[str] = ["true"]
+    values: list[Value] = []
+    for clause, value in (
+        ("pipeline = %s", where.pipeline),
+        ("tenant = %s", where.tenant),
+        ("resource = %s", where.resource),
+        ("submitted_us >= %s", where.submitted_after_us),
+        ("submitted_us < %s", where.submitted_before_us),
+    ):
+        if value is not None:
+            parts.append(clause)
+            values.append(value)
+    if where.statuses:
+        parts.append("status = ANY (%s)")
+        values.append(list(where.statuses))
+    return " AND ".join(parts), values
+
+
+_LIVE = "status NOT IN ('succeeded', 'failed', 'canceled', 'corrupt')"
+_LEDGERS = f"""
+    SELECT g.pipeline, g.signature, l.ledger, g.count, g.example, g.oldest FROM (
+        SELECT pipeline, signature, count(*) AS count, min(id) AS example, min(submitted_us) AS oldest FROM @run
+        WHERE {_LIVE} AND signature <> '' GROUP BY pipeline, signature) g
+    JOIN @ledger l ON l.signature = g.signature
+    UNION ALL SELECT pipeline, ''::bytea, ''::bytea, 1, id, submitted_us FROM @run r
+    WHERE {_LIVE} AND NOT EXISTS (SELECT 1 FROM @ledger l WHERE l.signature = r.signature)
+"""
+
+
+async def ledgers(session: Session) -> list[LedgerCount]:
+    """One pass over the index rows, whatever the runs have behind them."""
+    found = [LedgerCount(*row) for row in await session.rows(_LEDGERS)]
+    return sorted(found, key=lambda entry: (entry.pipeline, entry.signature, entry.example_run))
+
+
+async def forget_ledgers(session: Session) -> int:
+    """Remove those that no run has. A run that came to one of them meanwhile is folded by who wants to know."""
+    return await session.run(
+        "DELETE FROM @ledger l WHERE NOT EXISTS (SELECT 1 FROM @run r WHERE r.signature = l.signature)"
+    )
+
+
+# --- retention
+
+_REMOVABLE = "ended_us < %(before)s AND NOT slot_held AND NOT EXISTS (SELECT 1 FROM @waiter WHERE target = id)"
+
+
+async def count_ended(session: Session, before_us: int) -> int:
+    """How many `remove_ended` would remove."""
+    return await session.number(f"SELECT count(*) FROM @run WHERE {_REMOVABLE}", {"before": before_us})
+
+
+async def remove_ended(session: Session, before_us: int, limit: int) -> int:
+    """Remove up to `limit` runs that ended before; how many there were. Whoever has one locked keeps it for now."""
+    removed = await session.rows(
+        f"""
+        WITH old AS (SELECT n FROM @run WHERE {_REMOVABLE} ORDER BY ended_us LIMIT %(limit)s FOR UPDATE SKIP LOCKED),
+        gone AS (DELETE FROM @run WHERE n IN (SELECT n FROM old) RETURNING n),
+        rows AS (DELETE FROM @journal WHERE run IN (SELECT n FROM old)),
+        folded AS (DELETE FROM @snapshot WHERE run IN (SELECT n FROM old))
+        SELECT n FROM gone
+        """,
+        {"before": before_us, "limit": limit},
+    )
+    if removed:
+        await session.run("DELETE FROM @stray WHERE run = ANY (%s)", ([row[0] for row in removed],))
+    return len(removed)
+
+
+# --- rebuilding
+
+
+async def missing_index(session: Session, limit: int) -> list[str]:
+    """Runs whose index row was deleted; those without a journal are no runs any more."""
+    found = await session.rows(
+        "SELECT id FROM @stray s WHERE EXISTS (SELECT 1 FROM @journal j WHERE j.run = s.run) "
+        "AND NOT EXISTS (SELECT 1 FROM @run WHERE n = s.run) ORDER BY s.run LIMIT %s",
+        (limit,),
+    )
+    return [row[0] for row in found]
+
+
+async def journal_of(session: Session, run_id: str) -> tuple[int, Sequence[JournalRow]] | None:
+    """Number and rows of a run, with or without an index row."""
+    found = await session.rows(
+        f"""
+        SELECT j.run, {JOURNAL_COLUMNS} FROM @journal j
+        WHERE j.run = (SELECT n FROM @run WHERE id = %(id)s
+                       UNION ALL SELECT run FROM @stray WHERE id = %(id)s LIMIT 1)
+        ORDER BY j.first_seq
+        """,
+        {"id": run_id},
+    )
+    return (found[0][0], read_journal(row[1:] for row in found)) if found else None
+
+
+_RESTORE = f"""
+    INSERT INTO @run (n, {NEW_COLUMNS}, status, token, generation, build, reason, canceling, step, version, tail_hash,
+                      signature)
+    VALUES (%s, {NEW_VALUES}, '', 0, 0, '', '', false, '', 0, '', '')
+    ON CONFLICT (n) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in NEW_COLUMNS.split(", "))}
+"""
+
+
+async def restore_index(
+    session: Session, n: int, new: NewRun, state: IndexState, ended_us: int | None, slot_held: bool
+) -> None:
+    """Put an index row back, or replace it. A slot that another run holds by now stays with that run."""
+    held = slot_held and new.slot_key is not None
+    if held:
+        other = "SELECT 1 FROM @run WHERE slot_key = %s AND pipeline = %s AND tenant = %s AND slot_held AND n <> %s"
+        held = await session.one(other, (new.slot_key, new.pipeline, new.tenant, n)) is None
+    await session.run(_RESTORE, (n, *new_values(new, slot_held=held)))
+    await session.run(
+        f"UPDATE @run SET {STATE_ASSIGNMENTS}, ended_us = %s WHERE n = %s", (*state_values(state), ended_us, n)
+    )
+    await awaits.register(session, n, state)
+    kept = ledger_values((state,))
+    if kept is not None:
+        await session.run(INSERT_LEDGERS, kept)
+    await session.run("DELETE FROM @stray WHERE run = %s", (n,))
+
+
+# --- for doctor
+
+_SIZE = (
+    "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c "
+    "JOIN pg_namespace s ON s.oid = c.relnamespace WHERE s.nspname = %s AND relkind = 'r'"
+)
+
+
+async def info(session: Session, place: Place) -> dict[str, str | int]:
+    """What `doctor` shows."""
+    found = await session.one("SELECT current_setting('server_version'), current_setting('synchronous_commit')")
+    owner = await session.one(
+        "SELECT id || ' (process ' || process || ' on ' || host || ')' FROM @worker WHERE NOT dead "
+        "ORDER BY since DESC LIMIT 1"
+    )
+    return {
+        "kind": "postgres",
+        "location": place.shown,
+        "postgresql": str(found[0]) if found is not None else "?",
+        "schema_version": SCHEMA_VERSION,
+        "size_bytes": await session.number(_SIZE, (place.schema,)),
+        "runs": await session.number("SELECT count(*) FROM @run"),
+        "journal_rows": await session.number("SELECT count(*) FROM @journal"),
+        "stray_runs": await session.number("SELECT count(*) FROM @stray"),
+        "synchronous_commit": str(found[1]) if found is not None else "?",
+        "pooler": "transaction" if place.pooler else "none",
+        "owner": str(owner[0]) if owner is not None else "nobody",
+    }

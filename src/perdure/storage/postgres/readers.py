@@ -1,0 +1,91 @@
+"""Reading connections: as many as are wanted at once, up to a few."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from perdure.errors import InvalidArgument, PerdureError, StoreUnavailable, StoreUnusable
+from perdure.storage.postgres.place import Place
+from perdure.storage.postgres.session import Session, error_kind, explained
+
+T = TypeVar("T")
+
+MAX_READERS = 4
+ATTEMPTS = 3
+"""A connection that was lost while idle is found out by its next query: another one is tried."""
+
+
+class Readers:
+    """Runs queries. Whoever stops waiting for an answer does not disturb the connection."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._idle: list[Session] = []
+        self._busy: set[Session] = set()
+        self._room = asyncio.Semaphore(MAX_READERS)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._over = False
+
+    async def read(self, query: Callable[[Session], Awaitable[T]]) -> T:
+        """Run a query on a connection that is free.
+
+        Raises:
+            StoreUnavailable: the server does not answer, or the store was closed meanwhile.
+        """
+        task = asyncio.get_running_loop().create_task(self._attempts(query))
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """Wait for what is running, and close everything."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self.abort()
+
+    def abort(self) -> None:
+        """Close everything at once; whoever waits meets `StoreUnavailable`."""
+        self._over = True
+        for session in (*self._idle, *self._busy):
+            session.drop()
+        self._idle = []
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # looked at, so that a caller who left early leaves no complaint
+
+    async def _attempts(self, query: Callable[[Session], Awaitable[T]]) -> T:
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                async with self._room:
+                    return await self._attempt(query)
+            except PerdureError:
+                raise
+            except Exception as error:
+                kind = error_kind(error)
+                if self._over:
+                    raise StoreUnavailable(f"the store {self._place.shown} was closed") from error
+                if kind == "data":
+                    raise InvalidArgument(f"this cannot be looked for: {error}") from error
+                if kind == "fatal":
+                    raise StoreUnusable(explained(error, self._place)) from error
+                if attempt == ATTEMPTS:
+                    raise StoreUnavailable(explained(error, self._place)) from error
+        raise AssertionError("unreachable")
+
+    async def _attempt(self, query: Callable[[Session], Awaitable[T]]) -> T:
+        session = self._idle.pop() if self._idle else await Session.connect(self._place)
+        self._busy.add(session)
+        try:
+            if self._over:
+                raise StoreUnavailable(f"the store {self._place.shown} was closed")
+            return await query(session)
+        finally:
+            self._busy.discard(session)
+            if self._over or session.lost:
+                session.drop()
+            else:
+                self._idle.append(session)

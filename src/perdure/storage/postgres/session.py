@@ -1,0 +1,216 @@
+"""One connection to the server, and what its errors ask of us."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from perdure.errors import StoreUnavailable, StoreUnusable
+from perdure.storage.postgres.packed import Packed, register
+from perdure.storage.postgres.place import Place
+
+Row: TypeAlias = tuple[Any, ...]
+"""What a query yields; the columns are those of the statement beside it."""
+Value: TypeAlias = "str | bytes | int | bool | Sequence[str] | Sequence[bytes] | Sequence[int] | Packed | None"
+Values: TypeAlias = "Sequence[Value] | Mapping[str, Value]"
+
+ErrorKind: TypeAlias = Literal["again", "passing", "fatal", "data"]
+
+CONNECT_S = 10
+"""How long a server may take to answer at all."""
+
+_LIVELINESS = {
+    "application_name": "perdure",
+    "connect_timeout": CONNECT_S,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+    "client_encoding": "UTF8",
+}
+_OPTIONS = (  # a pooler passes none of these on
+    "-c plan_cache_mode=force_generic_plan -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 "
+    "-c tcp_keepalives_count=3"
+)
+
+_AGAIN = frozenset({"40001", "40P01", "23505"})
+"""Serialization failure, deadlock, and a unique key that two groups took at once: the same again meets neither."""
+_FATAL = frozenset({"42P01", "3F000", "42703", "42883", "42501"})
+"""Tables, columns or functions that are gone, or rights to them."""
+_DATA = ("22", "23", "54")
+
+
+def error_kind(error: BaseException) -> ErrorKind:
+    """Sort an exception by what to do: the same again, try later, give up, or look for the one bad append.
+
+    Whatever is not known is passing: the outcome of a commit that failed is unknown, and it is sent again [J-14].
+    """
+    if isinstance(error, UnicodeError):
+        return "data"
+    if isinstance(error, psycopg.Error):
+        state = error.sqlstate
+        if state is None:
+            return "data" if isinstance(error, psycopg.DataError) else "passing"
+        if state in _AGAIN:
+            return "again"
+        if state in _FATAL:
+            return "fatal"
+        if state[:2] in _DATA:
+            return "data"
+    return "passing"
+
+
+class Session:
+    """A connection of ours. One coroutine at a time.
+
+    Attributes:
+        busy: somebody waits for an answer on it.
+    """
+
+    def __init__(self, con: psycopg.AsyncConnection[Row], place: Place) -> None:
+        self.con = con
+        self.busy = False
+        self._prefix = f'"{place.schema}".'
+        self._texts: dict[str, bytes] = {}
+
+    @classmethod
+    async def connect(cls, place: Place) -> Session:
+        """Connect, and make sure that what is committed stays and may be written at all.
+
+        Raises:
+            StoreUnavailable: the server does not answer.
+            StoreUnusable: it refuses us, or is no place for a store.
+        """
+        try:
+            given = conninfo_to_dict(place.conninfo)
+            settings: dict[str, Any] = {**_LIVELINESS, **given}
+            if not place.pooler:
+                settings["options"] = f"{_OPTIONS} {given.get('options') or ''}"
+            con = await psycopg.AsyncConnection.connect(
+                make_conninfo("", **settings), autocommit=True, prepare_threshold=None if place.pooler else 1
+            )
+        except (psycopg.Error, OSError, UnicodeError) as error:
+            raise _why_no_connection(error, place) from error
+        register(con)
+        session = cls(con, place)
+        try:
+            await session._check(place)
+        except BaseException:
+            session.drop()
+            raise
+        return session
+
+    async def _check(self, place: Place) -> None:
+        found = await self.one(
+            "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')::bool, "
+            "current_setting('synchronous_commit'), getdatabaseencoding(), "
+            "current_setting('server_version_num')::int"
+        )
+        if found is None:
+            raise StoreUnavailable(f"{place.shown}: no answer")
+        replica, read_only, synchronous, encoding, version = found
+        if replica or read_only:
+            raise StoreUnusable(
+                f"{place.shown} is a read-only replica, or read-only by a setting; the URL has to name the primary"
+            )
+        if synchronous == "off":
+            raise StoreUnusable(
+                f"{place.shown} has synchronous_commit = off, which loses committed facts; set it to on for this role"
+            )
+        if encoding != "UTF8":
+            raise StoreUnusable(f"{place.shown} has the encoding {encoding}; a database in UTF8 is needed")
+        if version < 140000:
+            raise StoreUnusable(f"{place.shown} is PostgreSQL {version // 10000}; 14 or newer is needed")
+
+    # --- statements; @ stands for our schema
+
+    async def rows(self, sql: str, values: Values = ()) -> list[Row]:
+        """All rows of a query."""
+        cursor = await self._execute(sql, values)
+        return await cursor.fetchall()
+
+    async def one(self, sql: str, values: Values = ()) -> Row | None:
+        """The first row of a query."""
+        cursor = await self._execute(sql, values)
+        return await cursor.fetchone()
+
+    async def number(self, sql: str, values: Values = ()) -> int:
+        """The single number that a query yields."""
+        row = await self.one(sql, values)
+        return 0 if row is None or row[0] is None else int(row[0])
+
+    async def run(self, sql: str, values: Values = ()) -> int:
+        """Execute; how many rows were written."""
+        return (await self._execute(sql, values)).rowcount
+
+    async def _execute(self, sql: str, values: Values) -> psycopg.AsyncCursor[Row]:
+        text = self._texts.get(sql)
+        if text is None:
+            text = self._texts[sql] = sql.replace("@", self._prefix).encode()
+        self.busy = True
+        try:
+            cursor = self.con.cursor(binary=True)
+            return await cursor.execute(text, values or None)
+        finally:
+            self.busy = False
+
+    # --- its end
+
+    @property
+    def lost(self) -> bool:
+        """It is of no use any more."""
+        return self.con.closed or self.con.broken
+
+    async def rolled_back(self) -> bool:
+        """Leave the transaction; whether the connection can be used again."""
+        if self.lost:
+            return False
+        with contextlib.suppress(Exception):
+            await self.run("ROLLBACK")
+        return not self.lost and self.con.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+    def drop(self) -> None:
+        """Let go of the connection at once. Whoever waits for an answer on it meets an error soon."""
+        if self.con.closed:
+            return
+        if not self.busy:
+            self.con.pgconn.finish()
+            return
+        # Somebody listens on the descriptor: it may not be closed behind their back, and given to another by then.
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self.con.pgconn.socket)) as other:
+            other.shutdown(socket.SHUT_RDWR)
+
+
+def explained(error: BaseException, place: Place) -> str:
+    """What went wrong, for people."""
+    if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+        return f"{place.shown} has become read-only: a replica, or a setting"
+    if isinstance(error, psycopg.errors.DiskFull):
+        return f"the disk of {place.shown} is full; free some space, nothing is lost"
+    return f"{place.shown}: {' '.join(str(error).split())}"
+
+
+_REFUSALS = (
+    ("password", "the user or the password in the URL is wrong"),
+    ("authentication", "the server does not let this user in"),
+    ("no pg_hba.conf entry", "the server does not let this user in from here: see its pg_hba.conf"),
+    ("does not exist", "the user or the database in the URL is not there"),
+    ("unsupported startup parameter", "a pooler stands between: add ?pooler=transaction to the URL"),
+    ("invalid connection option", "an option of the URL is not known"),
+    ("invalid URI", "the URL cannot be read"),
+)
+
+
+def _why_no_connection(error: Exception, place: Place) -> StoreUnavailable:
+    # libpq gives no code for what happens while it connects, only the server's words
+    text = " ".join(str(error).split())
+    for words, hint in _REFUSALS:
+        if words in text and "No such file" not in text:
+            return StoreUnusable(f"{place.shown}: {hint} ({text})")
+    return StoreUnavailable(f"{place.shown} cannot be reached: {text}")

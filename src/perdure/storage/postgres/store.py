@@ -1,0 +1,321 @@
+"""The PostgreSQL store: one writing task, a few reading connections, one owner, any number of clients."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from perdure.errors import PerdureError, StoreInUse, StoreUnavailable
+from perdure.ports.store import (
+    Append,
+    AppendResult,
+    Deployment,
+    IndexState,
+    JournalRow,
+    LedgerCount,
+    LoadedRun,
+    NewRun,
+    PipelineHold,
+    RunFilter,
+    RunRow,
+    ScheduleState,
+    Snapshot,
+    SubmissionKey,
+    Trouble,
+    WaitingRuns,
+)
+from perdure.storage.postgres import awaits, keys, queries, slots, small
+from perdure.storage.postgres.group import PutSnapshot, SetIndex
+from perdure.storage.postgres.listen import Listener
+from perdure.storage.postgres.owner import Ownership
+from perdure.storage.postgres.place import Place
+from perdure.storage.postgres.readers import Readers
+from perdure.storage.postgres.schema import prepare
+from perdure.storage.postgres.session import Session
+from perdure.storage.postgres.writer import Job, Work, Writer
+
+T = TypeVar("T")
+
+
+class PostgresStore:
+    """A `Store` in a schema of a database.
+
+    An engine opens it as owner; clients, in this or other processes, open it beside. Whoever comes first creates the
+    tables.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._refusal: PerdureError | None = StoreUnavailable(f"the store {place.shown} is not open")
+        self._ident = ""
+        self._ownership: Ownership | None = None
+        self._writer: Writer | None = None
+        self._readers: Readers | None = None
+        self._listener: Listener | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._closed: asyncio.Task[None] | None = None
+        self._change: list[Callable[[], None]] = []
+        self._trouble: list[Callable[[Trouble], None]] = []
+
+    # --- life
+
+    async def open(self, *, owner: str | None) -> None:
+        self._ident = os.urandom(8).hex()
+        session = await Session.connect(self.place)
+        ownership: Ownership | None = None
+        try:
+            store = await prepare(session, self.place)
+            if owner is not None:
+                ownership = await Ownership.take(self.place, owner, session)
+        except BaseException:
+            session.drop()
+            raise
+        self._loop = asyncio.get_running_loop()
+        self._writer = Writer(self.place, session, store, self._ident, self._tell_trouble)
+        self._readers = Readers(self.place)
+        self._listener = Listener(self.place, self._ident, self._notify, self._tell_change)
+        self._ownership = ownership
+        self._closed = self._starting = None
+        self._refusal = None
+        _open_stores.add(self)
+        if ownership is not None:
+            ownership.watch(self._lost)
+            await self._listener.start()
+        elif self._change:
+            self._listen()
+
+    def _lost(self, error: StoreInUse) -> None:
+        if self._writer is not None:
+            self._writer.give_up(error)
+
+    async def close(self) -> None:
+        if self._writer is not None and self._loop is not None:
+            self._refusal = StoreUnavailable(f"the store {self.place.shown} is closed")
+            self._closed = self._loop.create_task(self._close(self._writer))
+            self._writer = None
+        if self._closed is not None:
+            await asyncio.shield(self._closed)
+
+    async def _close(self, writer: Writer) -> None:
+        if self._listener is not None:
+            self._listener.stop()
+        await writer.close()
+        if self._ownership is not None and self._readers is not None:
+            await self._ownership.release(self._readers)
+        if self._readers is not None:
+            await self._readers.close()
+        await self._ended()
+        self._let_go()
+
+    async def _ended(self) -> None:
+        """Let canceled tasks come to their end, and their connections with them."""
+        tasks = [part.ending() for part in (self._listener, self._ownership) if part is not None]
+        await asyncio.gather(*[task for task in tasks if task is not None], return_exceptions=True)
+
+    def abort(self) -> None:
+        if self._writer is None:
+            return
+        self._refusal = StoreUnavailable(f"the store {self.place.shown} was aborted")
+        self._writer.abort()
+        if self._listener is not None:
+            self._listener.stop()
+        if self._ownership is not None:
+            self._ownership.drop()
+        if self._readers is not None:
+            self._readers.abort()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        _open_stores.discard(self)
+        if self._starting is not None:
+            self._starting.cancel()
+        self._writer = self._readers = self._listener = self._ownership = None
+
+    def forked(self) -> None:
+        """In a forked child: nothing of this store may be used or closed there."""
+        self._refusal = StoreUnavailable(
+            f"the store {self.place.shown} was opened before this process was forked; open it again in the child"
+        )
+        _leaked.append((self._writer, self._readers, self._listener, self._ownership, self._closed))
+        self._writer = self._readers = self._listener = self._ownership = self._closed = None
+
+    # --- the group
+
+    def append(self, append: Append, /) -> asyncio.Future[AppendResult]:
+        future: asyncio.Future[AppendResult] = self._live_loop().create_future()
+        self._enqueue((future, append))
+        return future
+
+    def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool]:
+        future: asyncio.Future[bool] = self._live_loop().create_future()
+        self._enqueue((future, SetIndex(locator, state, tail_seq)))
+        return future
+
+    def put_snapshot(self, locator: int, snapshot: Snapshot, /) -> None:
+        self._live_loop()
+        self._enqueue((None, PutSnapshot(locator, snapshot)))
+
+    def _enqueue(self, job: Job) -> None:
+        if self._writer is not None:
+            self._writer.put(job)
+
+    def _live_loop(self) -> asyncio.AbstractEventLoop:
+        if self._refusal is not None:
+            raise self._refusal
+        if self._writer is None or self._loop is None:
+            raise StoreUnavailable(f"the store {self.place.shown} is not open")
+        if self._writer.fatal is not None:
+            raise self._writer.fatal
+        return self._loop
+
+    def _write(self, run: Callable[[Session], Awaitable[T]]) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = self._live_loop().create_future()
+        self._enqueue((future, Work(run)))
+        return future
+
+    def _read(self, query: Callable[[Session], Awaitable[T]]) -> Awaitable[T]:
+        self._live_loop()
+        if self._readers is None:
+            raise StoreUnavailable(f"the store {self.place.shown} is not open")
+        return self._readers.read(query)
+
+    # --- listeners
+
+    def on_change(self, listener: Callable[[], None], /) -> None:
+        self._change.append(listener)
+        self._listen()
+
+    def _listen(self) -> None:
+        """A client listens only if somebody wants to hear, and tells once what may have been missed by then."""
+        if self._loop is not None and self._ownership is None and self._listener is not None and not self._starting:
+            starting = self._loop.create_task(self._listener.start())
+            starting.add_done_callback(lambda task: None if task.cancelled() else self._tell_change())
+            self._starting = starting
+
+    async def _notify(self, payload: str) -> None:
+        await self._read(lambda s: s.run("SELECT pg_notify(%s, %s)", (self.place.channel, payload)))
+
+    def on_trouble(self, listener: Callable[[Trouble], None], /) -> None:
+        self._trouble.append(listener)
+
+    def _tell_change(self) -> None:
+        if self._refusal is None:
+            for listener in self._change:
+                listener()
+
+    def _tell_trouble(self, trouble: Trouble) -> None:
+        for listener in self._trouble:
+            listener(trouble)
+
+    # --- reads
+
+    async def load(self, run_id: str, /) -> LoadedRun | None:
+        return await self._read(lambda s: queries.load(s, run_id))
+
+    async def load_all_rows(self, run_id: str, /) -> LoadedRun | None:
+        return await self._read(lambda s: queries.load(s, run_id, snapshot=False))
+
+    async def due(self, now_us: int, limit: int, turn: int = 0, /) -> Sequence[str]:
+        return await self._read(lambda s: queries.due(s, now_us, limit, turn))
+
+    async def next_due_us(self) -> int | None:
+        return await self._read(queries.next_due_us)
+
+    async def attention(self) -> Sequence[str]:
+        return await self._read(queries.attention)
+
+    async def list_runs(self, where: RunFilter, /, *, after: str | None = None, limit: int = 50) -> Sequence[RunRow]:
+        return await self._read(lambda s: queries.list_runs(s, where, after, limit))
+
+    async def count_runs(self, where: RunFilter, /) -> dict[tuple[str, str], int]:
+        return await self._read(lambda s: queries.count_runs(s, where))
+
+    async def deployments(self, pipeline: str | None = None, /) -> Sequence[Deployment]:
+        return await self._read(lambda s: small.deployments(s, pipeline))
+
+    async def pipeline_holds(self, *, history: bool = False) -> Sequence[PipelineHold]:
+        return await self._read(lambda s: small.holds(s, history))
+
+    async def schedules(self) -> Sequence[ScheduleState]:
+        return await self._read(small.schedules)
+
+    async def ledgers(self) -> Sequence[LedgerCount]:
+        return await self._read(queries.ledgers)
+
+    async def anybody_waits(self) -> bool:
+        return await self._read(awaits.anybody_waits)
+
+    async def waiting_runs(self) -> WaitingRuns:
+        return await self._read(slots.waiting_runs)
+
+    async def count_ended(self, before_us: int, /) -> int:
+        return await self._read(lambda s: queries.count_ended(s, before_us))
+
+    async def missing_index(self, limit: int, /) -> Sequence[str]:
+        return await self._read(lambda s: queries.missing_index(s, limit))
+
+    async def journal_of(self, run_id: str, /) -> tuple[int, Sequence[JournalRow]] | None:
+        return await self._read(lambda s: queries.journal_of(s, run_id))
+
+    async def info(self) -> dict[str, str | int]:
+        return await self._read(lambda s: queries.info(s, self.place))
+
+    # --- sweeps
+
+    async def take_over(self, now_us: int, /) -> int:
+        return await self._write(lambda s: queries.take_over(s, now_us))
+
+    async def wake_invalid(self, pipeline: str, generation: int, build: str, now_us: int, /) -> int:
+        return await self._write(lambda s: queries.wake_invalid(s, pipeline, generation, build, now_us))
+
+    async def deploy(self, deployment: Deployment, /) -> bool:
+        return await self._write(lambda s: small.deploy(s, deployment))
+
+    async def hold_pipeline(self, hold: PipelineHold, /) -> bool:
+        return await self._write(lambda s: small.hold(s, hold))
+
+    async def release_pipeline(self, pipeline: str, actor: str, note: str, at_us: int, /) -> bool:
+        return await self._write(lambda s: small.release(s, pipeline, actor, note, at_us))
+
+    async def put_schedule(self, new: ScheduleState, known: ScheduleState | None, /) -> bool:
+        return await self._write(lambda s: small.put_schedule(s, new, known))
+
+    async def grant_slots(self, now_us: int, /) -> int:
+        return await self._write(lambda s: slots.grant_slots(s, now_us))
+
+    async def claim_key(self, key: SubmissionKey, now_us: int, /) -> SubmissionKey:
+        return await self._write(lambda s: keys.claim(s, key, now_us))
+
+    async def forget_keys(self, now_us: int, /) -> int:
+        return await self._write(lambda s: keys.forget(s, now_us))
+
+    async def remove_ended(self, before_us: int, limit: int, /) -> int:
+        return await self._write(lambda s: queries.remove_ended(s, before_us, limit))
+
+    async def reclaim(self) -> int:
+        """The server's own vacuum gives space back to tables, not to the disk: 0 bytes."""
+        await self._write(queries.forget_ledgers)
+        return 0
+
+    async def restore_index(
+        self, locator: int, new: NewRun, state: IndexState, ended_us: int | None, /, *, slot_held: bool
+    ) -> None:
+        await self._write(lambda s: queries.restore_index(s, locator, new, state, ended_us, slot_held))
+
+
+_open_stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
+_leaked: list[object] = []
+"""Connections of a parent process: closing them here would say goodbye to the server in the parent's name."""
+
+
+def _after_fork() -> None:
+    for store in list(_open_stores):
+        store.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

