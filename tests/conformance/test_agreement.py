@@ -1,4 +1,4 @@
-"""Memory and SQLite, driven by the same random operations, must agree on every answer [I-7]."""
+"""Memory and every other store, driven by the same random operations, must agree on every answer [I-7]."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
 
 import msgspec
 import pytest
@@ -39,13 +39,16 @@ from perdure.ports.store import (
     Snapshot,
     Store,
 )
+from perdure.storage import open_store
 from perdure.storage.memory import MemoryData, MemoryStore
 from perdure.storage.sqlite import SqliteStore
 from perdure.testing.conformance.lab import T0, Draft
+from tests.postgres import PostgresServer
 
 T = TypeVar("T")
 
 Ask = Callable[[Store], Awaitable[object]]
+Place: TypeAlias = tuple[Callable[[], Store], Callable[[], None]]
 
 STATUSES: tuple[RunStatus, ...] = (
     "ready",
@@ -103,15 +106,22 @@ PICK = st.integers(0, 10**6)
 
 
 class Agreement(RuleBasedStateMachine):
-    """The same operations on both stores; every answer is compared, but for the numbers of runs."""
+    """The same operations on both stores; every answer is compared, but for the numbers of runs.
+
+    `place` gives the other store's place, one for each history: how a store is opened there, and how it is left.
+    """
+
+    @staticmethod
+    def place() -> Place:
+        raise NotImplementedError
 
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.folder = Path(tempfile.mkdtemp(prefix="perdure-agreement-"))
+        self.make, self.leave = self.place()
         self.data = MemoryData()
         self.memory: Store = MemoryStore(self.data)
-        self.sqlite: Store = SqliteStore(self.folder / "store.db")
+        self.other: Store = self.make()
         self.drafts: list[Draft] = []
         self.numbers: dict[str, tuple[int, int]] = {}
         self.sent: list[Append] = []
@@ -119,31 +129,31 @@ class Agreement(RuleBasedStateMachine):
 
     @initialize()
     def opens(self) -> None:
-        for store in (self.memory, self.sqlite):
+        for store in (self.memory, self.other):
             self.loop.run_until_complete(store.open(owner="w1"))
 
     def teardown(self) -> None:
-        for store in (self.memory, self.sqlite):
+        for store in (self.memory, self.other):
             self.loop.run_until_complete(store.close())
         self.loop.close()
-        shutil.rmtree(self.folder)
+        self.leave()
 
     # --- asking both
 
     def both(self, ask: Ask) -> object:
         """Ask both stores; the answers are equal but for the runs' numbers."""
         first = self.loop.run_until_complete(_awaited(ask(self.memory)))
-        second = self.loop.run_until_complete(_awaited(ask(self.sqlite)))
+        second = self.loop.run_until_complete(_awaited(ask(self.other)))
         assert _without_numbers(first) == _without_numbers(second)
         return first
 
     def send(self, append: Append) -> AppendResult:
-        memory, sqlite = self.numbers.get(append.run_id, (10**9, 10**9))
+        memory, other = self.numbers.get(append.run_id, (10**9, 10**9))
         new = append.new is not None
         mine = replace(append, locator=0 if new else memory)
-        theirs = replace(append, locator=0 if new else sqlite)
+        theirs = replace(append, locator=0 if new else other)
         first = self.loop.run_until_complete(_awaited(self.memory.append(mine)))
-        second = self.loop.run_until_complete(_awaited(self.sqlite.append(theirs)))
+        second = self.loop.run_until_complete(_awaited(self.other.append(theirs)))
         assert _without_numbers(first) == _without_numbers(second)
         if isinstance(first, Committed) and isinstance(second, Committed):
             self.numbers.setdefault(append.run_id, (first.locator, second.locator))
@@ -230,7 +240,7 @@ class Agreement(RuleBasedStateMachine):
         self.sent += appends
         numbers = [self.numbers[append.run_id] for append in appends]
         answers: list[list[AppendResult]] = []
-        for which, store in enumerate((self.memory, self.sqlite)):
+        for which, store in enumerate((self.memory, self.other)):
             group = [replace(append, locator=pair[which]) for append, pair in zip(appends, numbers, strict=True)]
             answers.append(self.loop.run_until_complete(_together(store, group)))
         assert _without_numbers(answers[0]) == _without_numbers(answers[1])
@@ -258,8 +268,8 @@ class Agreement(RuleBasedStateMachine):
     def sets_the_index(self, pick: int, state: IndexState, behind: bool) -> None:
         draft = self.draft(pick)
         tail = draft.rows[0].first_seq if behind else draft.tail
-        memory, sqlite = self.numbers[draft.run_id]
-        self.both(lambda store: store.set_index(memory if store is self.memory else sqlite, state, tail))
+        memory, other = self.numbers[draft.run_id]
+        self.both(lambda store: store.set_index(memory if store is self.memory else other, state, tail))
 
     @precondition(lambda self: bool(self.drafts))
     @rule(pick=PICK, row=PICK, fits=st.booleans())
@@ -268,14 +278,14 @@ class Agreement(RuleBasedStateMachine):
         folded = draft.rows[row % len(draft.rows)]
         version = folded.first_seq + folded.count - 1
         snapshot = Snapshot(folded.first_seq, folded.hash if fits else bytes(32), version, 1, b"{}")
-        memory, sqlite = self.numbers[draft.run_id]
+        memory, other = self.numbers[draft.run_id]
         self.memory.put_snapshot(memory, snapshot)
-        self.sqlite.put_snapshot(sqlite, snapshot)
+        self.other.put_snapshot(other, snapshot)
         self.both(lambda store: store.set_index(10**9, IndexState("ready"), 1))  # answered after the snapshot is in
 
     @rule()
     def reclaims(self) -> None:
-        for store in (self.memory, self.sqlite):
+        for store in (self.memory, self.other):
             self.loop.run_until_complete(store.reclaim())
 
     @rule(now_us=TIMES)
@@ -321,22 +331,22 @@ class Agreement(RuleBasedStateMachine):
     @rule(pick=PICK, state=STATES, ended_us=st.none() | TIMES, held=st.booleans())
     def restores(self, pick: int, state: IndexState, ended_us: int | None, held: bool) -> None:
         draft = self.draft(pick)
-        memory, sqlite = self.numbers[draft.run_id]
+        memory, other = self.numbers[draft.run_id]
         self.both(
             lambda store: store.restore_index(
-                memory if store is self.memory else sqlite, draft.new, state, ended_us, slot_held=held
+                memory if store is self.memory else other, draft.new, state, ended_us, slot_held=held
             )
         )
 
     @rule(abort=st.booleans())
     def reopens(self, abort: bool) -> None:
-        for store in (self.memory, self.sqlite):
+        for store in (self.memory, self.other):
             if abort:
                 self.loop.run_until_complete(_awaited(store.attention()))  # whatever was queued has been written
                 store.abort()
             else:
                 self.loop.run_until_complete(store.close())
-        self.memory, self.sqlite = MemoryStore(self.data), SqliteStore(self.folder / "store.db")
+        self.memory, self.other = MemoryStore(self.data), self.make()
         self.opens()
 
     # --- reads
@@ -407,11 +417,39 @@ SETTINGS = settings(
 )
 
 
+class WithSqlite(Agreement):
+    @staticmethod
+    def place() -> Place:
+        folder = Path(tempfile.mkdtemp(prefix="perdure-agreement-"))
+        return lambda: SqliteStore(folder / "store.db"), lambda: shutil.rmtree(folder)
+
+
+def _with_postgres(server: PostgresServer) -> type[Agreement]:
+    class WithPostgres(Agreement):
+        @staticmethod
+        def place() -> Place:
+            url = server.url()
+            return lambda: open_store(url), lambda: None
+
+    return WithPostgres
+
+
 def test_agreement() -> None:
-    run_state_machine_as_test(Agreement, settings=settings(SETTINGS, max_examples=50, derandomize=True))
+    run_state_machine_as_test(WithSqlite, settings=settings(SETTINGS, max_examples=50, derandomize=True))
 
 
 @pytest.mark.deep
 @pytest.mark.timeout(600)
 def test_agreement_at_length() -> None:
-    run_state_machine_as_test(Agreement, settings=settings(SETTINGS, max_examples=1500))
+    run_state_machine_as_test(WithSqlite, settings=settings(SETTINGS, max_examples=1500))
+
+
+def test_agreement_with_postgres(postgres: PostgresServer) -> None:
+    machine = _with_postgres(postgres)
+    run_state_machine_as_test(machine, settings=settings(SETTINGS, max_examples=15, derandomize=True))
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(1200)
+def test_agreement_with_postgres_at_length(postgres: PostgresServer) -> None:
+    run_state_machine_as_test(_with_postgres(postgres), settings=settings(SETTINGS, max_examples=500))

@@ -274,7 +274,7 @@ async def _submit_many(session: Session, sent: Numbered, results: list[EntryResu
     appends = [append for _, append in sent]
     runs = [append.new for append in appends if append.new is not None]
     columns = zip(*[new_values(new, slot_held=new.slot_key is not None) for new in runs], strict=True)
-    new = [kind(column) for kind, column in zip(_NEW_KINDS, columns, strict=True)]  # pyright: ignore[reportArgumentType]  # the table above says which is which
+    new = [kind(column) for kind, column in zip(_NEW_KINDS, columns, strict=True)]
     values = [*new, *state_arrays([append.index for append in appends]), *_first_arrays(appends)]
     inserted = {row[0]: row[1] for row in await session.rows(SUBMIT, values)}
     for at, append in sent:

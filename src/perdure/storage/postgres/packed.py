@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from typing import Any
 
-from psycopg.abc import AdaptContext
+import psycopg
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
 from psycopg.types.numeric import Int8BinaryDumper
@@ -97,11 +98,9 @@ class _BoolsDumper(_PackedDumper):
     oid = 1000
 
 
-def register(context: AdaptContext) -> None:
+def register(context: psycopg.AsyncConnection[Any]) -> None:
     """Teach a connection packed arrays; and one type for every int, so that a statement is prepared once."""
     adapters = context.adapters
-    if adapters is None:
-        raise TypeError("a context without adapters")
     adapters.register_dumper(Int8s, _Int8sDumper)
     adapters.register_dumper(Byteas, _ByteasDumper)
     adapters.register_dumper(Texts, _TextsDumper)

@@ -64,7 +64,7 @@ def state_arrays(states: Sequence[IndexState | None]) -> list[Packed]:
     """As `state_values`, for `unnest`; all NULL where there is no state."""
     nothing = (None,) * len(STATE)
     columns = zip(*[nothing if state is None else state_values(state) for state in states], strict=True)
-    return [kind(column) for kind, column in zip(STATE.values(), columns, strict=True)]  # pyright: ignore[reportArgumentType]  # the table above says which is which
+    return [kind(column) for kind, column in zip(STATE.values(), columns, strict=True)]
 
 
 def new_values(new: NewRun, *, slot_held: bool) -> tuple[str | bytes | int | bool | None, ...]:
@@ -126,4 +126,9 @@ def read_run(row: Row) -> RunRow:
 
 def read_journal(rows: Iterable[Row]) -> tuple[JournalRow, ...]:
     """Rows of `JOURNAL_COLUMNS`."""
-    return tuple([JournalRow(*row[:5], row[5].encode()) for row in rows])
+    return tuple(
+        [
+            JournalRow(first_seq, count, at_us, append_id, digest, facts.encode())
+            for first_seq, count, at_us, append_id, digest, facts in rows
+        ]
+    )

@@ -173,6 +173,9 @@ class Session:
             return False
         with contextlib.suppress(Exception):
             await self.run("ROLLBACK")
+        return self._is_idle()
+
+    def _is_idle(self) -> bool:
         return not self.lost and self.con.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
     def drop(self) -> None:

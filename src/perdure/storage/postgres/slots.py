@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perdure.ports.store import WaitingRuns
 from perdure.storage.postgres.schema import WAITING, grant
-from perdure.storage.postgres.session import Session
+from perdure.storage.postgres.session import Session, Value
 
 _HOLDER = """
     SELECT n FROM @run WHERE slot_key = %(slot)s AND pipeline = %(pipeline)s AND tenant = %(tenant)s AND slot_held
@@ -28,7 +28,7 @@ async def grant_slot(session: Session, slot_key: str, pipeline: str, tenant: str
     Whoever holds it is locked first: if that run is just ending, its slot is free afterwards; if it ends later, it
     sees who waits.
     """
-    values = {"slot": slot_key, "pipeline": pipeline, "tenant": tenant, "now": now_us}
+    values: dict[str, Value] = {"slot": slot_key, "pipeline": pipeline, "tenant": tenant, "now": now_us}
     if await session.one(f"{_HOLDER} FOR NO KEY UPDATE", values) is not None:
         return False
     return await session.run(_GRANT, values) == 1
