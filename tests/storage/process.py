@@ -12,7 +12,8 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 from perdure.errors import PerdureError
-from perdure.ports.store import Committed, Trouble
+from perdure.ports.store import Committed, Store, Trouble
+from perdure.storage import open_store
 from perdure.storage.sqlite import SqliteStore
 from perdure.testing.conformance.lab import Draft, put, submitted
 
@@ -47,9 +48,14 @@ async def try_open(path: str, owner: str, user: str = "") -> None:
         say("ok")
 
 
-async def write_for_ever(path: str, prefix: str) -> None:
+def store_at(place: str) -> Store:
+    """The store of a path or a URL."""
+    return open_store(place) if "://" in place else SqliteStore(place)
+
+
+async def write_for_ever(place: str, prefix: str) -> None:
     """Many runs side by side; says run, sequence and append id of every append after it was acknowledged."""
-    store = SqliteStore(path)
+    store = store_at(place)
     await store.open(owner=prefix)
 
     async def one(number: int) -> None:
@@ -132,9 +138,9 @@ async def fill_disk(path: str) -> None:
     say(acknowledged > 0, reads_go_on, isinstance(result, Committed), problems[0])
 
 
-async def fork(path: str) -> None:
+async def fork(place: str) -> None:
     """Use a store in a forked child, then in the parent."""
-    store = SqliteStore(path)
+    store = store_at(place)
     await store.open(owner="w1")
     draft = await submitted(store, "run-1")
     child = os.fork()
@@ -152,7 +158,7 @@ async def fork(path: str) -> None:
         os._exit(0)
     await asyncio.to_thread(os.waitpid, child, 0)
     await put(store, draft, draft.next())
-    second = SqliteStore(path)
+    second = store_at(place)
     try:
         await second.open(owner="w2")
     except PerdureError as error:

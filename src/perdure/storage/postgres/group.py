@@ -325,13 +325,13 @@ async def _submit(session: Session, append: Append, new: NewRun) -> AppendResult
         return known
     if append.key is None:
         return await _submit_here(session, append, new, append.index)
-    await session.run("SAVEPOINT submission")
+    await session.plain("SAVEPOINT submission")
     taken = await keys.take(session, append.key, append.at_us)
     if taken is not None:
         result: AppendResult = KeyUsed(taken.run_id, taken.input_digest)
     else:
         result = await _submit_here(session, append, new, append.index)
-    await session.run(f"{'RELEASE' if isinstance(result, Committed) else 'ROLLBACK TO'} SAVEPOINT submission")
+    await session.plain(f"{'RELEASE' if isinstance(result, Committed) else 'ROLLBACK TO'} SAVEPOINT submission")
     return result
 
 

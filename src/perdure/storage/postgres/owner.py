@@ -62,7 +62,7 @@ class Ownership:
         while True:
             await asyncio.sleep(RENEW_S)
             try:
-                await self._session.one("SELECT 1")
+                await self._session.plain("SELECT 1")
                 continue
             except Exception:
                 self._session.drop()
@@ -94,10 +94,10 @@ class Ownership:
 async def _locked(place: Place, other: Session | None) -> Session:
     session = await Session.connect(place)
     try:
-        await session.run("BEGIN")
-        await session.run("SET LOCAL idle_in_transaction_session_timeout = 0")
+        await session.plain("BEGIN")
+        await session.plain("SET LOCAL idle_in_transaction_session_timeout = 0")
         give_up = asyncio.get_running_loop().time() + PATIENCE_S
-        while not (await session.rows("SELECT pg_try_advisory_xact_lock(%s)", (place.key("owner"),)))[0][0]:
+        while await session.plain(f"SELECT 1 WHERE pg_try_advisory_xact_lock({place.key('owner')})") is None:
             if asyncio.get_running_loop().time() > give_up:
                 raise StoreInUse(
                     f"{place.shown} is in use by {await _holder(other or session)}; "

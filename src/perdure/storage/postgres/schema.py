@@ -285,7 +285,7 @@ async def _version(session: Session, place: Place) -> int:
 
 
 async def _migrate(session: Session, place: Place) -> None:
-    await session.run("BEGIN")
+    await session.plain("BEGIN")
     try:
         await session.run(f"SET LOCAL lock_timeout = '{PATIENCE_S}s'")
         await session.run("SET LOCAL idle_in_transaction_session_timeout = '60s'")  # its process hangs
@@ -296,7 +296,7 @@ async def _migrate(session: Session, place: Place) -> None:
         for statements in MIGRATIONS[version:]:
             for statement in statements:
                 await session.run(statement)
-        await session.run("COMMIT")
+        await session.plain("COMMIT")
     except BaseException:
         if not await session.rolled_back():
             session.drop()

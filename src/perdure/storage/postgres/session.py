@@ -149,6 +149,16 @@ class Session:
         """Execute; how many rows were written."""
         return (await self._execute(sql, values)).rowcount
 
+    async def plain(self, sql: str) -> Row | None:
+        """The first row, if any, of a statement without values: nothing of it stays behind, no plan and no snapshot."""
+        text = sql.replace("@", self._prefix).encode()
+        self.busy = True
+        try:
+            cursor = await self.con.execute(text, prepare=False)
+            return await cursor.fetchone() if cursor.description is not None else None
+        finally:
+            self.busy = False
+
     async def _execute(self, sql: str, values: Values) -> psycopg.AsyncCursor[Row]:
         text = self._texts.get(sql)
         if text is None:
@@ -172,7 +182,7 @@ class Session:
         if self.lost:
             return False
         with contextlib.suppress(Exception):
-            await self.run("ROLLBACK")
+            await self.plain("ROLLBACK")
         return self._is_idle()
 
     def _is_idle(self) -> bool:
@@ -206,13 +216,14 @@ _REFUSALS = (
     ("does not exist", "the user or the database in the URL is not there"),
     ("unsupported startup parameter", "a pooler stands between: add ?pooler=transaction to the URL"),
     ("invalid connection option", "an option of the URL is not known"),
+    ("invalid URI query parameter", "an option of the URL is not known"),
     ("invalid URI", "the URL cannot be read"),
 )
 
 
 def _why_no_connection(error: Exception, place: Place) -> StoreUnavailable:
     # libpq gives no code for what happens while it connects, only the server's words
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).split()).replace(place.conninfo, "the URL")  # which may have the password in it
     for words, hint in _REFUSALS:
         if words in text and "No such file" not in text:
             return StoreUnusable(f"{place.shown}: {hint} ({text})")

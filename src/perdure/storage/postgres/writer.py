@@ -149,11 +149,11 @@ class Writer:
     async def _transaction(self, work: Callable[[Session], Awaitable[T]], *, notify: bool) -> T:
         session = await self._connected()
         try:
-            await session.run("BEGIN")
+            await session.plain("BEGIN")
             result = await work(session)
             if notify:
                 await session.run("SELECT pg_notify(%s, %s)", (self._place.channel, self._ident))
-            await session.run("COMMIT")
+            await session.plain("COMMIT")
         except BaseException:
             if not await session.rolled_back():
                 self._drop()
@@ -167,6 +167,10 @@ class Writer:
                 found = await prepare(session, self._place)
                 if found != self._store:
                     raise StoreUnusable(f"{self._place.shown} is another store by now, perhaps restored from a backup")
+            except StoreUnusable as error:
+                self.give_up(error)
+                session.drop()
+                raise
             except BaseException:
                 session.drop()
                 raise
@@ -188,6 +192,8 @@ class Writer:
             try:
                 return await attempt()
             except Exception as error:
+                if self.fatal is not None:
+                    raise self.fatal from error
                 kind = "again" if isinstance(error, SlotMoved) else error_kind(error)
                 if kind == "data":
                     raise InvalidArgument(f"this cannot be stored: {error}") from error
