@@ -260,6 +260,23 @@ async def test_no_slot_is_lost_between_processes(postgres: PostgresServer) -> No
             assert (row.waiting, row.state.due_us is None) == (False, False), f"turn {n}"
 
 
+async def test_letting_go_and_facts_from_outside_see_each_other(postgres: PostgresServer) -> None:
+    """An owner lets runs go while a client appends to them: one of both comes second, and knows it [J-6, R-2]."""
+    url = postgres.url()
+    backoff, outside = IndexState("ready", T0 + 9, token=1, reason="backoff"), IndexState("ready", T0 + 3, token=1)
+    async with opened(url, "w1") as engine, opened(url) as client:
+        for turn in range(20):
+            drafts = [await claimed(engine, f"run-{turn}-{n}") for n in range(6)]
+            sent = [draft.next(index=outside) for draft in drafts]
+            let_go = [engine.set_index(draft.locator, backoff, draft.tail) for draft in drafts]
+            told = [client.append(append) for append in reversed(sent)]
+            for draft, append, done, answer in zip(drafts, sent, let_go, reversed(told), strict=True):
+                draft.accept(append, await soon(answer))
+                row = (await loaded(engine, draft)).row
+                wanted = (outside, False) if await soon(done) else (owned(), True)
+                assert (row.state, row.attention) == wanted
+
+
 # --- hearing of others
 
 
