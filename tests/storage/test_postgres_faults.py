@@ -16,7 +16,7 @@ from perdure.ports.store import Committed, RunFilter, Store, Trouble
 from perdure.storage import open_store
 from perdure.testing.conformance.lab import Draft, claimed, expect_journal, put, submitted
 from tests.postgres import PostgresServer
-from tests.storage.helpers import soon
+from tests.storage.helpers import DEADLINE_S, soon
 
 SOCKET = ".s.PGSQL.5432"
 
@@ -99,22 +99,29 @@ async def opened(url: str, owner: str | None = None) -> AsyncGenerator[Store]:
         await store.close()
 
 
-def troubles(store: Store) -> list[Trouble]:
-    found: list[Trouble] = []
-    store.on_trouble(found.append)
-    return found
+class Troubles:
+    """What a store told of its troubles, and waiting for more."""
 
+    def __init__(self, store: Store) -> None:
+        self.seen: list[Trouble] = []
+        self._more = asyncio.Event()
+        store.on_trouble(self._add)
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110  # what other processes do sets no event here
-            await asyncio.sleep(0.01)
+    def _add(self, trouble: Trouble) -> None:
+        self.seen.append(trouble)
+        self._more.set()
+
+    async def until(self, enough: Callable[[list[Trouble]], bool]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not enough(self.seen):
+                self._more.clear()
+                await self._more.wait()
 
 
 async def test_lost_answers_are_found_out_by_sending_again(postgres: PostgresServer) -> None:
     """Commits whose answer is lost are committed once, and answered as what they are [J-14]."""
     async with proxied(postgres) as proxy, opened(proxy.url(postgres.url()), "w1") as store:
-        seen = troubles(store)
+        troubles = Troubles(store)
         drafts = [await claimed(store, f"run-{n}") for n in range(5)]
         for _ in range(4):
             proxy.lose_commits = 1
@@ -130,20 +137,20 @@ async def test_lost_answers_are_found_out_by_sending_again(postgres: PostgresSer
         for draft in drafts:
             await expect_journal(store, draft)
         assert proxy.lost == 4
-        assert len(seen) == 4
-        assert not any(trouble.fatal for trouble in seen)
+        assert len(troubles.seen) == 4
+        assert not any(trouble.fatal for trouble in troubles.seen)
 
 
 async def test_a_server_that_is_gone_is_waited_for(postgres: PostgresServer) -> None:
     """Appends wait while nobody answers, the trouble is told, and reads say so at once [R-8]."""
     async with proxied(postgres) as proxy, opened(proxy.url(postgres.url()), "w1") as store:
-        seen = troubles(store)
+        troubles = Troubles(store)
         draft = await claimed(store, "run-1")
         proxy.shut = True
         proxy.cut()
         append = draft.next(token=1)
         answer = store.append(append)
-        await until(lambda: len(seen) > 1)
+        await troubles.until(lambda seen: len(seen) > 1)
         assert not answer.done()
         with pytest.raises(StoreUnavailable):
             await soon(store.load("run-1"))
@@ -157,11 +164,11 @@ async def test_closing_in_trouble_ends_the_waiting(postgres: PostgresServer) -> 
     async with proxied(postgres) as proxy:
         store = open_store(proxy.url(postgres.url()))
         await store.open(owner=None)
-        seen = troubles(store)
+        troubles = Troubles(store)
         proxy.shut = True
         proxy.cut()
         answer = store.append(Draft("run-1").submit())
-        await until(lambda: bool(seen))
+        await troubles.until(bool)
         await soon(store.close())
         with pytest.raises(StoreUnavailable, match="closed before it could be written"):
             await answer
@@ -175,12 +182,16 @@ async def test_a_server_that_restarts_loses_nothing(postgres: PostgresServer) ->
         async with opened(server.url(), "w1") as store:
             drafts = [await claimed(store, f"run-{n}") for n in range(8)]
 
+            halfway = asyncio.Event()
+
             async def works(draft: Draft) -> None:
-                for _ in range(15):
+                for turn in range(15):
                     await put(store, draft, draft.next(token=1))
+                    if turn == 5:
+                        halfway.set()
 
             work = asyncio.gather(*map(works, drafts))
-            await until(lambda: len(drafts[0].rows) > 5)
+            await soon(halfway.wait())
             await asyncio.to_thread(server.stop)
             await asyncio.to_thread(server.start)
             await soon(work)
@@ -215,15 +226,15 @@ async def test_an_owner_that_was_replaced_gives_up(postgres: PostgresServer) -> 
     """Its lock went with its connection and another engine was faster: it says who, and writes nothing more [R-2]."""
     url = postgres.url()
     async with proxied(postgres) as proxy, opened(proxy.url(url), "worker-one") as first:
-        seen = troubles(first)
+        troubles = Troubles(first)
         draft = await claimed(first, "run-1")
         proxy.shut = True
         proxy.cut()
         second = open_store(url)
         await until_open(second, "worker-two")
         proxy.shut = False
-        await until(lambda: any(trouble.fatal for trouble in seen))
-        assert "worker-two" in seen[-1].problem
+        await troubles.until(lambda seen: any(trouble.fatal for trouble in seen))
+        assert "worker-two" in troubles.seen[-1].problem
         with pytest.raises(StoreInUse):
             await first.append(draft.next(token=1))
         await second.close()
@@ -231,7 +242,7 @@ async def test_an_owner_that_was_replaced_gives_up(postgres: PostgresServer) -> 
 
 async def until_open(store: Store, owner: str) -> None:
     """The server takes a moment to notice that the other one is gone."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(DEADLINE_S):
         while True:
             with suppress(StoreInUse):
                 await store.open(owner=owner)

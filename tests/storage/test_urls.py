@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from perdure.errors import InvalidArgument
 from perdure.ports.store import RunFilter
 from perdure.storage import open_store
+from perdure.storage.postgres import PostgresStore
 from perdure.storage.sqlite import SqliteStore
 from perdure.testing.conformance.lab import submitted
 
@@ -30,11 +32,43 @@ def test_sqlite_paths(url: str, path: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "schema", "pooler", "conninfo"),
+    [
+        ("postgresql://me@db/x", "perdure", False, "postgresql://me@db/x"),
+        ("postgres://me:pw@db:5433/x?schema=mine", "mine", False, "postgresql://me:pw@db:5433/x"),
+        (
+            "postgresql://db/x?sslmode=require&schema=mine&pooler=transaction",
+            "mine",
+            True,
+            "postgresql://db/x?sslmode=require",
+        ),
+    ],
+)
+def test_postgres_places(url: str, schema: str, pooler: bool, conninfo: str) -> None:
+    store = open_store(url)
+    assert isinstance(store, PostgresStore)
+    assert (store.place.schema, store.place.pooler, store.place.conninfo) == (schema, pooler, conninfo)
+    assert "pw" not in store.place.shown
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("perdure.storage.postgres")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(InvalidArgument, match=r"pip install 'perdure\[postgres\]'"):
+        open_store("postgresql://me@db/x")
+
+
+@pytest.mark.parametrize(
     ("url", "word"),
     [
         ("", "supported"),
         ("payouts.db", "supported"),
-        ("postgres://localhost/x", "supported"),
+        ("mysql://localhost/x", "supported"),
+        ("postgresql://localhost/x?schema=public", "schema of its own"),
+        ("postgresql://localhost/x?schema=A", "schema of its own"),
+        ("postgresql://localhost/x?schema=pg_mine", "schema of its own"),
+        ("postgresql://localhost/x?pooler=session", "pooler=transaction"),
         ("sqlite:payouts.db", "names no file"),
         ("sqlite://payouts.db", "three"),
         ("sqlite:///", "names no file"),

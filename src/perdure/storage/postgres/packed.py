@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import Any
 
-import psycopg
-from psycopg.adapt import Dumper
+from psycopg.adapt import AdaptersMap, Dumper
 from psycopg.pq import Format
 from psycopg.types.numeric import Int8BinaryDumper
 
@@ -98,9 +96,8 @@ class _BoolsDumper(_PackedDumper):
     oid = 1000
 
 
-def register(context: psycopg.AsyncConnection[Any]) -> None:
+def register(adapters: AdaptersMap) -> None:
     """Teach a connection packed arrays; and one type for every int, so that a statement is prepared once."""
-    adapters = context.adapters
     adapters.register_dumper(Int8s, _Int8sDumper)
     adapters.register_dumper(Byteas, _ByteasDumper)
     adapters.register_dumper(Texts, _TextsDumper)

@@ -97,7 +97,7 @@ class Session:
             )
         except (psycopg.Error, OSError, UnicodeError) as error:
             raise _why_no_connection(error, place) from error
-        register(con)
+        register(con.adapters)
         session = cls(con, place)
         try:
             await session._check(place)
