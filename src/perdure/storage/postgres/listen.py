@@ -34,6 +34,7 @@ class Listener:
         self._session: Session | None = None
         self._task: asyncio.Task[None] | None = None
         self._up = asyncio.Event()
+        self._over = False
 
     async def start(self) -> None:
         """Listen from now on; returns when nothing is missed any more."""
@@ -44,17 +45,18 @@ class Listener:
 
     def stop(self) -> None:
         """Listen no more."""
-        if self._task is not None:
+        self._over = True
+        if self._session is not None and self._task is not None:
+            self._session.end(self._task)
+        elif self._task is not None:
             self._task.cancel()
-        if self._session is not None:
-            self._session.drop()
 
     def ending(self) -> asyncio.Task[None] | None:
         """The task that is coming to its end."""
         return self._task
 
     async def _main(self) -> None:
-        while True:
+        while not self._over:
             try:
                 self._session = await Session.connect(self._place)
                 if not self._place.pooler and await self._hears(self._session):
@@ -62,10 +64,12 @@ class Listener:
                 else:
                     await self._poll(self._session)
             except Exception:
-                await asyncio.sleep(RETRY_S)  # whoever writes or reads meets the same trouble and says so
+                if not self._over:
+                    await asyncio.sleep(RETRY_S)  # whoever writes or reads meets the same trouble and says so
             finally:
-                if self._session is not None:
-                    self._session.drop()
+                session, self._session = self._session, None
+                if session is not None:
+                    session.drop()
 
     def _is_up(self) -> None:
         if self._up.is_set():

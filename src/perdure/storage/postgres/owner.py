@@ -31,6 +31,7 @@ class Ownership:
         self._place = place
         self._worker = worker
         self._session: Session = session
+        self._over = False
         self._task: asyncio.Task[None] | None = None
 
     @classmethod
@@ -59,13 +60,15 @@ class Ownership:
         self._task = asyncio.get_running_loop().create_task(self._renew(lost))
 
     async def _renew(self, lost: Callable[[StoreInUse], None]) -> None:
-        while True:
+        while not self._over:
             await asyncio.sleep(RENEW_S)
             try:
                 await self._session.plain("SELECT 1")
                 continue
             except Exception:
                 self._session.drop()
+            if self._over:
+                return
             try:
                 self._session = await _locked(self._place, None)
             except StoreInUse as error:
@@ -86,8 +89,9 @@ class Ownership:
 
     def drop(self) -> None:
         """As a killed process would."""
+        self._over = True
         if self._task is not None:
-            self._task.cancel()
+            self._session.end(self._task)
         self._session.drop()
 
 

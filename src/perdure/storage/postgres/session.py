@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -187,6 +188,15 @@ class Session:
 
     def _is_idle(self) -> bool:
         return not self.lost and self.con.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+    def end(self, task: asyncio.Task[None]) -> None:
+        """Let go of the connection, and end the task that works with it.
+
+        A task that waits for an answer is not canceled: psycopg would ask the server to cancel the query, and wait.
+        """
+        if not self.busy:
+            task.cancel()
+        self.drop()
 
     def drop(self) -> None:
         """Let go of the connection at once. Whoever waits for an answer on it meets an error soon."""

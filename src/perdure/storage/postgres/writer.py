@@ -65,7 +65,7 @@ class Writer:
         self._jobs: list[Job] = []
         self._wake = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._closing = False
+        self._closing = self._aborted = False
         self._serving: Sequence[Job] = ()
         self._task = asyncio.get_running_loop().create_task(self._main())
 
@@ -83,13 +83,15 @@ class Writer:
 
     def abort(self) -> None:
         """Stop at once. Whoever still waits is canceled."""
-        self._closing = True
+        self._closing = self._aborted = True
         for future, _ in (*self._serving, *self._jobs):
             if future is not None:
                 future.cancel()
         self._jobs = []
-        self._task.cancel()
-        self._drop()
+        if self._session is not None:
+            self._session.end(self._task)
+        else:
+            self._task.cancel()
 
     def give_up(self, error: StoreUnavailable) -> None:
         """Write nothing any more, and say so."""
@@ -194,6 +196,8 @@ class Writer:
             except Exception as error:
                 if self.fatal is not None:
                     raise self.fatal from error
+                if self._aborted:
+                    raise StoreUnavailable("the store was aborted") from error
                 kind = "again" if isinstance(error, SlotMoved) else error_kind(error)
                 if kind == "data":
                     raise InvalidArgument(f"this cannot be stored: {error}") from error
