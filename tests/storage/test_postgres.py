@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from perdure.core.chain import chain_hash
 from perdure.errors import StoreInUse, StoreUnavailable, StoreUnusable
-from perdure.ports.store import Committed, Conflict, IndexState, RunFilter, Store, WaitCycle
+from perdure.ports.store import Committed, Conflict, IndexState, RunFilter, Store
 from perdure.storage import open_store
 from perdure.storage.postgres import Place, schema
 from perdure.testing.conformance.lab import (
@@ -223,26 +223,6 @@ async def test_no_wake_up_is_lost_between_processes(postgres: PostgresServer) ->
             waiter.accept(waits, await soon(first))
             target.accept(ends, await soon(second))
             assert (await loaded(engine, waiter)).row.state.due_us in (T0 + 50, T0 + 77), f"turn {n}"
-
-
-async def test_awaited_runs_wake_and_stay(postgres: PostgresServer) -> None:
-    """Enough of them ended: due in that transaction; a circle is refused; who is awaited is not removed [R-13, R-9]."""
-    async with opened(postgres.url(), "w1") as store:
-        targets = [await claimed(store, f"target-{n}") for n in range(3)]
-        waiter = await claimed(store, "waiter")
-        state = replace(_awaiting(*[target.run_id for target in targets], "no-such-run"), need=3)
-        await put(store, waiter, waiter.next(token=1, index=state))
-        assert await store.anybody_waits()
-        circle = targets[0].next(token=1, index=_awaiting("waiter"))
-        assert await soon(store.append(circle)) == WaitCycle()
-        for n, target in enumerate(targets[:2]):
-            assert (await loaded(store, waiter)).row.state.due_us is None
-            await put(store, target, target.next(token=1, index=ENDED, at_us=T0 + 60 + n))
-        assert (await loaded(store, waiter)).row.state.due_us == T0 + 61
-        assert await store.count_ended(T0 + 1000) == 0
-        await put(store, waiter, waiter.next(token=2, index=owned(2)))
-        assert not await store.anybody_waits()
-        assert await store.remove_ended(T0 + 1000, 10) == 2
 
 
 async def test_no_slot_is_lost_between_processes(postgres: PostgresServer) -> None:

@@ -89,7 +89,7 @@ class Store(Protocol):
         """Open or create the store.
 
         Args:
-            owner: worker id of an engine that takes ownership (R-2: one engine a SQLite file); None for a client.
+            owner: worker id of an engine that takes ownership (R-2: one engine a store); None for a client.
 
         Raises:
             StoreInUse: another engine owns it; names the holder.

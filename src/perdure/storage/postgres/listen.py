@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from perdure.storage.postgres.place import Place
-from perdure.storage.postgres.session import Session
+from perdure.storage.postgres.session import CONNECT_S, Session
 
 PROBE_S = 1.0
 """How long a notification to oneself may take before the way is taken to be deaf."""
@@ -40,8 +40,9 @@ class Listener:
         """Listen from now on; returns when nothing is missed any more."""
         self._task = asyncio.get_running_loop().create_task(self._main())
         up = asyncio.get_running_loop().create_task(self._up.wait())
-        await asyncio.wait([self._task, up], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([self._task, up], timeout=CONNECT_S, return_when=asyncio.FIRST_COMPLETED)
         up.cancel()
+        self._up.set()  # from now on something may be missed, if it is not up
 
     def stop(self) -> None:
         """Listen no more."""

@@ -43,12 +43,16 @@ class Ownership:
             StoreUnavailable: the server does not answer.
         """
         session = await _locked(place, other)
-        await other.run("UPDATE @worker SET dead = true WHERE NOT dead")
-        await other.run(
-            "INSERT INTO @worker (id, host, process) VALUES (%s, %s, %s) ON CONFLICT (id) DO UPDATE "
-            "SET host = excluded.host, process = excluded.process, since = now(), beat = 0, dead = false",
-            (worker, socket.gethostname(), os.getpid()),
-        )
+        try:
+            await other.run("UPDATE @worker SET dead = true WHERE NOT dead")
+            await other.run(
+                "INSERT INTO @worker (id, host, process) VALUES (%s, %s, %s) ON CONFLICT (id) DO UPDATE "
+                "SET host = excluded.host, process = excluded.process, since = now(), beat = 0, dead = false",
+                (worker, socket.gethostname(), os.getpid()),
+            )
+        except BaseException:
+            session.drop()
+            raise
         return cls(place, worker, session)
 
     def watch(self, lost: Callable[[StoreInUse], None]) -> None:
@@ -98,7 +102,7 @@ class Ownership:
 async def _locked(place: Place, other: Session | None) -> Session:
     session = await Session.connect(place)
     try:
-        await session.plain("BEGIN")
+        await session.plain("BEGIN ISOLATION LEVEL READ COMMITTED")
         await session.plain("SET LOCAL idle_in_transaction_session_timeout = 0")
         give_up = asyncio.get_running_loop().time() + PATIENCE_S
         while await session.plain(f"SELECT 1 WHERE pg_try_advisory_xact_lock({place.key('owner')})") is None:

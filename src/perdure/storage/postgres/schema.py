@@ -285,7 +285,7 @@ async def _version(session: Session, place: Place) -> int:
 
 
 async def _migrate(session: Session, place: Place) -> None:
-    await session.plain("BEGIN")
+    await session.plain("BEGIN ISOLATION LEVEL READ COMMITTED")
     try:
         await session.run(f"SET LOCAL lock_timeout = '{PATIENCE_S}s'")
         await session.run("SET LOCAL idle_in_transaction_session_timeout = '60s'")  # its process hangs

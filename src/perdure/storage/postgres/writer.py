@@ -151,7 +151,7 @@ class Writer:
     async def _transaction(self, work: Callable[[Session], Awaitable[T]], *, notify: bool) -> T:
         session = await self._connected()
         try:
-            await session.plain("BEGIN")
+            await session.plain("BEGIN ISOLATION LEVEL READ COMMITTED")
             result = await work(session)
             if notify:
                 await session.run("SELECT pg_notify(%s, %s)", (self._place.channel, self._ident))
