@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from perdure.ports.store import IndexState
+from perdure.ports.store import TERMINAL, IndexState
 from perdure.storage.postgres.session import Session
 
 _EXISTING = """
-    INSERT INTO @waiter (waiter, target) SELECT %s, id FROM @run WHERE id = ANY (%s) ON CONFLICT DO NOTHING
+    INSERT INTO @waiter (waiter, target) SELECT %(run)s, t FROM unnest(%(targets)s::text[]) t
+    WHERE EXISTS (SELECT 1 FROM @run WHERE id = t) OR EXISTS (SELECT 1 FROM @stray WHERE id = t) ON CONFLICT DO NOTHING
 """
-_LIVE = "SELECT count(*) FROM @waiter w JOIN @run r ON r.id = w.target WHERE w.waiter = %s AND r.ended_us IS NULL"
+"""A run whose index row is lost is there, and may go on when it is rebuilt."""
+_LIVE = """
+    SELECT count(*) FROM @waiter w
+    WHERE w.waiter = %s AND NOT EXISTS (SELECT 1 FROM @run r WHERE r.id = w.target AND r.ended_us IS NOT NULL)
+"""
 _LEFT = """
-    UPDATE @run SET awaiting = %(left)s,
-        due_us = CASE WHEN %(left)s <= 0 AND status = 'ready' THEN %(at_us)s ELSE due_us END
-    WHERE n = %(run)s
+    UPDATE @run SET awaiting = %(left)s, due_us = CASE WHEN %(due)s THEN %(at_us)s ELSE due_us END WHERE n = %(run)s
 """
 _WAITS_BACK = """
     WITH RECURSIVE reached (id) AS (
         SELECT unnest(%s::text[]) COLLATE "C"
-        UNION SELECT w.target FROM reached JOIN @run r ON r.id = reached.id AND r.awaiting > 0
-              JOIN @waiter w ON w.waiter = r.n JOIN @run t ON t.id = w.target AND t.ended_us IS NULL
+        UNION SELECT w.target
+              FROM reached JOIN @run r ON r.id = reached.id AND r.awaiting > 0 AND r.status IN ('ready', 'held')
+              JOIN @waiter w ON w.waiter = r.n
     )
     SELECT 1 FROM reached WHERE id = %s
 """
@@ -29,14 +33,24 @@ async def closes_a_circle(session: Session, run_id: str, awaits: tuple[str, ...]
     return await session.one(_WAITS_BACK, (list(awaits), run_id)) is not None
 
 
-async def register(session: Session, locator: int, state: IndexState) -> None:
-    """Note what a run waits for; it is due at once if enough of that has ended, or is not there."""
-    if not state.awaits:
+async def register(session: Session, locator: int, state: IndexState, *, checked: bool = False) -> None:
+    """Note what a run waits for; it is due at once if enough of that has ended, or is not there.
+
+    Args:
+        checked: it closes no circle. Otherwise it is due at once if it does: an owner is to look.
+    """
+    if not state.awaits or state.status in TERMINAL:
         return
-    await session.run(_EXISTING, (locator, list(state.awaits)))
-    live = await session.number(_LIVE, (locator,))
-    left = state.need - (len(state.awaits) - live)
-    await session.run(_LEFT, {"left": left, "at_us": state.at_us, "run": locator})
+    awaits = tuple(dict.fromkeys(state.awaits))
+    await session.run(_EXISTING, {"run": locator, "targets": list(awaits)})
+    left = state.need - (len(awaits) - await session.number(_LIVE, (locator,)))
+    due = state.status == "ready" and (left <= 0 or (not checked and await _is_in_a_circle(session, locator, awaits)))
+    await session.run(_LEFT, {"left": left, "due": due, "at_us": state.at_us, "run": locator})
+
+
+async def _is_in_a_circle(session: Session, locator: int, awaits: tuple[str, ...]) -> bool:
+    waiter = await session.one("SELECT id FROM @run WHERE n = %s", (locator,))
+    return waiter is not None and await closes_a_circle(session, waiter[0], awaits)
 
 
 async def anybody_waits(session: Session) -> bool:

@@ -125,10 +125,9 @@ INSERT_RUN = f"""
 INSERT_FIRST = f"INSERT INTO @journal ({_NEXT_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s)"
 UPDATE_STATE = f"UPDATE @run SET {STATE_ASSIGNMENTS} WHERE n = %s"
 UPDATE_END = f"UPDATE @run SET {STATE_ASSIGNMENTS}, ended_us = %s, slot_held = slot_held AND slot_once WHERE n = %s"
-UPDATE_IF_AT_TAIL = (
-    f"UPDATE @run SET {STATE_ASSIGNMENTS} WHERE n = %s "
-    "AND %s = coalesce((SELECT max(first_seq) FROM @journal WHERE run = n), 0)"
-)
+_AT_TAIL = "n = %s AND %s = coalesce((SELECT max(first_seq) FROM @journal WHERE run = n), 0)"
+UPDATE_IF_AT_TAIL = f"UPDATE @run SET {STATE_ASSIGNMENTS} WHERE {_AT_TAIL}"
+ID_AT_TAIL = f"SELECT id FROM @run WHERE {_AT_TAIL}"
 FLAG_OWNED = "UPDATE @run SET attention = true WHERE n = %s AND worker IS NOT NULL"
 PUT_SNAPSHOT = """
     INSERT INTO @snapshot
@@ -286,11 +285,7 @@ async def _apply(session: Session, entry: Entry) -> EntryResult:
     if type(entry) is Append:
         return await (_append(session, entry) if entry.new is None else _submit(session, entry, entry.new))
     if type(entry) is SetIndex:
-        values = (*state_values(entry.state), entry.locator, entry.tail_seq)
-        if await session.run(UPDATE_IF_AT_TAIL, values) != 1:
-            return False
-        await awaits.register(session, entry.locator, entry.state)
-        return True
+        return await _set_index(session, entry)
     if type(entry) is PutSnapshot:
         s = entry.snapshot
         values = (entry.locator, s.row_seq, s.row_hash, s.version, s.reducer, s.data)
@@ -299,12 +294,31 @@ async def _apply(session: Session, entry: Entry) -> EntryResult:
     raise TypeError(f"not an entry of a group: {type(entry).__name__}")
 
 
+async def _set_index(session: Session, entry: SetIndex) -> bool | WaitCycle:
+    if entry.state.awaits:
+        known = await session.one(ID_AT_TAIL, (entry.locator, entry.tail_seq))
+        if known is not None and await _closes_a_circle(session, known[0], entry.state):
+            return WaitCycle()
+    values = (*state_values(entry.state), entry.locator, entry.tail_seq)
+    if await session.run(UPDATE_IF_AT_TAIL, values) != 1:
+        return False
+    await awaits.register(session, entry.locator, entry.state, checked=True)
+    return True
+
+
+async def _closes_a_circle(session: Session, run_id: str, state: IndexState | None) -> bool:
+    if state is None or not state.awaits or state.status != "ready":
+        return False
+    return await awaits.closes_a_circle(session, run_id, state.awaits)
+
+
 async def _append(session: Session, append: Append) -> AppendResult:
-    waits_for = append.index.awaits if append.index is not None and append.token else ()
-    if waits_for and await awaits.closes_a_circle(session, append.run_id, waits_for):
-        return WaitCycle()
     if not await session.rows(APPEND, _next_arrays([append])):
         return await _why_lost(session, append)
+    if append.token and await _closes_a_circle(session, append.run_id, append.index):
+        place = (append.locator, append.first_seq)
+        await session.run("DELETE FROM @journal WHERE run = %s AND first_seq = %s", place)
+        return WaitCycle()
     if append.token == 0 and await session.run(FLAG_OWNED, (append.locator,)):
         return Committed(append.locator)
     state = append.index
@@ -312,7 +326,7 @@ async def _append(session: Session, append: Append) -> AppendResult:
         await session.run(UPDATE_END, (*state_values(state), append.at_us, append.locator))
     elif state is not None:
         await session.run(UPDATE_STATE, (*state_values(state), append.locator))
-        await awaits.register(session, append.locator, state)
+        await awaits.register(session, append.locator, state, checked=append.token > 0)
     return Committed(append.locator)
 
 

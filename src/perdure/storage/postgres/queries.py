@@ -132,7 +132,7 @@ _IN_ORDER = "n = ANY (ARRAY(SELECT n FROM @run WHERE {0} ORDER BY n FOR NO KEY U
 async def take_over(session: Session, now_us: int) -> int:
     """Every owned run becomes due and unowned."""
     return await session.run(
-        "UPDATE @run SET status = 'ready', worker = NULL, due_us = %s, attention = false, awaiting = NULL "
+        "UPDATE @run SET status = 'ready', worker = NULL, due_us = %s, attention = false "
         f"WHERE {_IN_ORDER.format('worker IS NOT NULL')}",
         (now_us,),
     )
@@ -280,6 +280,9 @@ async def restore_index(
     session: Session, n: int, new: NewRun, state: IndexState, ended_us: int | None, slot_held: bool
 ) -> None:
     """Put an index row back, or replace it. A slot that another run holds by now stays with that run."""
+    if state.awaits:  # none of them may end unseen meanwhile
+        lock = "SELECT 1 FROM @run WHERE n = %s OR id = ANY (%s) ORDER BY n FOR NO KEY UPDATE"
+        await session.rows(lock, (n, list(state.awaits)))
     held = slot_held and new.slot_key is not None
     if held:
         other = "SELECT 1 FROM @run WHERE slot_key = %s AND pipeline = %s AND tenant = %s AND slot_held AND n <> %s"

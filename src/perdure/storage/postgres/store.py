@@ -25,6 +25,7 @@ from perdure.ports.store import (
     Snapshot,
     SubmissionKey,
     Trouble,
+    WaitCycle,
     WaitingRuns,
 )
 from perdure.storage.postgres import awaits, keys, queries, slots, small
@@ -150,8 +151,8 @@ class PostgresStore:
         self._enqueue((future, append))
         return future
 
-    def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool]:
-        future: asyncio.Future[bool] = self._live_loop().create_future()
+    def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool | WaitCycle]:
+        future: asyncio.Future[bool | WaitCycle] = self._live_loop().create_future()
         self._enqueue((future, SetIndex(locator, state, tail_seq)))
         return future
 
