@@ -9,9 +9,10 @@ import pytest
 from perdure.testing.simulation import simulate
 from tests.simulation.mutants import MUTANTS, SEEDS, Mutant
 from tests.simulation.mutants_at_rest import AT_REST
+from tests.simulation.mutants_of_mail import OF_MAIL
 
 
-@pytest.mark.parametrize("mutant", MUTANTS + AT_REST, ids=lambda mutant: mutant.name.replace(" ", "-"))
+@pytest.mark.parametrize("mutant", MUTANTS + AT_REST + OF_MAIL, ids=lambda mutant: mutant.name.replace(" ", "-"))
 def test_a_broken_engine_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch, note: Callable[[str], None]) -> None:
     """J-14, M-8, R-4, R-5, R-12, R-16 and the others that the mutants name."""
     mutant.apply(monkeypatch)

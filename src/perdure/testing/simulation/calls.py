@@ -10,10 +10,13 @@ from datetime import timedelta
 from functools import partial
 from typing import Literal, TypeAlias, TypeVar
 
-from perdure.core.facts import RunSucceeded
+import msgspec
+
+from perdure.core.facts import MessageReceived, RunSucceeded
 from perdure.define.pipeline import AnyPipeline
 from perdure.define.result import Canceled, Failed, Succeeded
 from perdure.errors import (
+    InvalidArgument,
     InvalidRun,
     KeyTaken,
     NotAllowed,
@@ -25,6 +28,7 @@ from perdure.errors import (
 )
 from perdure.runtime.client import Client
 from perdure.runtime.run import Run
+from perdure.testing.simulation.designs import MAIL
 from perdure.testing.simulation.dice import Dice
 from perdure.testing.simulation.history import History
 from perdure.testing.simulation.judge import Judge
@@ -252,6 +256,35 @@ class Callers:
                 judge.abandoned is not None, run_id, "D-7", "a run was given up, and its journal knows nothing"
             )
 
+    async def send(self, number: int, client: Client, run_id: str) -> None:
+        """A message is durable when it is acknowledged, and under a key it is received once [B-24]."""
+        judge = self.history.judges[run_id]
+        name = judge.pin if judge.pin in MAIL and self.dice.maybe(0.6) else self.dice.choice(MAIL)
+        key = f"k{self.dice.number(0, 2)}" if self.dice.maybe(0.5) else ""
+        keyed = [(one.name, one.key) for one in judge.received if one.key]
+        if keyed and self.dice.maybe(0.4):
+            name, key = self.dice.choice(keyed)
+        payload = f"{key}.{self.dice.maybe(0.2)}" if key else f"message.{number}"
+        try:
+            new = await client.send(run_id, name, payload, key=key, actor=f"call {number}")
+        except (InvalidArgument, NotAllowed):  # no step of the newest code waits for it, or the run unwinds
+            self.dice.count("message: refused")
+            return
+        except KeyTaken as taken:
+            known = {_payload(one) for one in judge.received if key and (one.name, one.key) == (name, key)}
+            other = bool(known - {payload})
+            self._demand(other or judge.outcome is not None, run_id, "J-5", f"a message was refused with {taken}")
+            self.dice.count("message: other content")
+            return
+        except NotFound:
+            self._demand(run_id in self.history.removed, run_id, "J-2", "a run is not found")
+            return
+        found = [one for one in judge.received if (one.name, one.key, _payload(one)) == (name, key, payload)]
+        self._demand(bool(found), run_id, "B-24", f"message {payload} was acknowledged and is not in the journal")
+        if not new:
+            self._demand(bool(key), run_id, "B-24", "a message without a key is called known")
+            self.dice.count("message: known")
+
     async def _operate(self, run_id: str, work: Coroutine[object, object, None], *refusals: type[PerdureError]) -> bool:
         """Whether it was acknowledged; a refusal has to be true."""
         judge = self.history.judges[run_id]
@@ -320,6 +353,10 @@ class Callers:
             maker = judge.submitted.annotations.get("call", "") if judge.submitted is not None else ""
             self._demand(maker not in makers, run_id, "R-5", f"submission {maker} made {makers.get(maker)} as well")
             makers[maker] = run_id
+
+
+def _payload(message: MessageReceived) -> object:
+    return msgspec.json.decode(message.payload)
 
 
 def _agrees(judge: Judge, found: Succeeded[object] | Failed | Canceled) -> bool:

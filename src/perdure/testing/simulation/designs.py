@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Any, cast
 
 from perdure.core.facts import SlotMode
 from perdure.core.retry import Retry
+from perdure.define.await_message import AwaitMessage
 from perdure.define.invocation import FailedInvocation, Invocation, UnwindInvocation
 from perdure.define.later import Later
 from perdure.define.pipeline import Bound, Pipeline
@@ -25,9 +26,17 @@ NAPS = ("z9", "z8", "z7")
 POLLS = frozenset({"s6", "s8"})
 """Steps that may say `Later`."""
 
+MAIL = ("m1", "m2")
+"""Steps that wait for a message of their own name; of those that wait too long the first fails."""
+
+LATE = {"m2": "late"}
+"""The state of a wait that has lasted too long."""
+
+PATIENCES_S = (0.0, 20.0, 200.0)
+
 DURATIONS_S = (0.5, 5.0, 60.0, 300.0)
 
-POOL = (*(f"s{n}" for n in range(9)), *NAPS)
+POOL = (*(f"s{n}" for n in range(9)), *NAPS, *MAIL)
 """Step ids; policies hang on the id, so that they are the same in every deployment."""
 
 RETRIES: dict[str, Retry | None] = {
@@ -54,6 +63,7 @@ class StepDesign:
     needs: str = ""
     need_is_optional: bool = True
     sleep_s: float = 0.0
+    patience_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -115,6 +125,10 @@ def _build_step(
     if one.sleep_s:
         slept = Sleep(one.id, one.sleep_s) if when is None else Sleep(one.id, one.sleep_s, when=when)
         return cast("Step[Order, Seat, Text]", slept)
+    if one.id in MAIL:
+        late = {"on_timeout": LATE[one.id]} if one.patience_s and one.id in LATE else {}
+        options: dict[str, Any] = {"timeout": one.patience_s or None, "when": when, **late}
+        return cast("Step[Order, Seat, Text]", AwaitMessage(one.id, name=one.id, type=str, **options))
     need: tuple[Need, ...] = ()
     if needed is not None:
         loose = one.need_is_optional or needed.when is not None
@@ -194,8 +208,8 @@ def first_design(pipeline: str, slot: SlotMode, dice: Dice) -> Design:
 
 
 def _new_step(step: str, others: list[str], dice: Dice) -> StepDesign:
-    unwind = dice.maybe(0.6)
-    others = [other for other in others if other not in NAPS]
+    unwind = dice.maybe(0.6) and step not in MAIL
+    others = [other for other in others if other not in (*NAPS, *MAIL)]
     return StepDesign(
         step,
         unwind=unwind,
@@ -205,6 +219,7 @@ def _new_step(step: str, others: list[str], dice: Dice) -> StepDesign:
         needs=dice.choice(others) if others and dice.maybe(0.6) else "",
         need_is_optional=dice.maybe(0.4),
         sleep_s=dice.choice(DURATIONS_S) if step in NAPS and dice.maybe(0.8) else 0.0,
+        patience_s=dice.choice(PATIENCES_S) if step in MAIL else 0.0,
     )
 
 
@@ -317,6 +332,9 @@ def _flip(flag: str) -> _Change:
                     steps[nap] = replace(steps[nap], sleep_s=0.0 if steps[nap].sleep_s else dice.choice(DURATIONS_S))
             case "duration":
                 steps[:] = [replace(one, sleep_s=dice.choice(DURATIONS_S)) if one.sleep_s else one for one in steps]
+                steps[:] = [
+                    replace(one, patience_s=dice.choice(PATIENCES_S)) if one.id in MAIL else one for one in steps
+                ]
             case _:
                 steps[at] = replace(step, settle=not step.settle)
         return steps

@@ -49,6 +49,7 @@ class ProcessView(Protocol):
     @property
     def broken(self) -> bool: ...
     def sleep_us(self, pipeline: str, step: str) -> int: ...
+    def patience_us(self, pipeline: str, step: str) -> int: ...
 
 
 class History(MemoryData):
@@ -166,7 +167,7 @@ class History(MemoryData):
         else:
             self._demand(run_id, state.status != "running", "R-16", "running without an owner")
             waits = state.due_us is not None or state.status == "held" or (state.status == "invalid" and state.reason)
-            waits = waits or (run.waiting and self._has_before(run_id))
+            waits = waits or (run.waiting and self._has_before(run_id)) or judge.waits_for_message()
             self._demand(run_id, bool(waits), "R-16", f"{state.status} and waits for nothing")
             self._demand(run_id, state.canceling == (judge.cancel is not None), "J-11", "canceling differs")
             held = judge.held is not None
@@ -216,6 +217,11 @@ class History(MemoryData):
         """How long a sleep takes in the code of that engine; 0 if it has no such sleep."""
         process = self.processes.get(worker)
         return 0 if process is None else process.sleep_us(pipeline, step)
+
+    def patience_us(self, worker: str, pipeline: str, step: str) -> int:
+        """How long a wait for a message may take in the code of that engine; 0: for ever."""
+        process = self.processes.get(worker)
+        return 0 if process is None else process.patience_us(pipeline, step)
 
     def holds(self, step: str, submitted: RunSubmitted | None) -> bool:
         """What the condition of a step says about a run."""

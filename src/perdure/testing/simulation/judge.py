@@ -12,6 +12,7 @@ from perdure.core.chain import chain_hash
 from perdure.core.facts import (
     ContinuationSegmentCreated,
     Fact,
+    MessageReceived,
     OperationFailed,
     OperationParked,
     OperationProgress,
@@ -20,6 +21,7 @@ from perdure.core.facts import (
     OperationRetryScheduled,
     OperationSkipped,
     OperationSucceeded,
+    OperationWoken,
     OutcomeCommitted,
     Phase,
     RunAbandoned,
@@ -36,12 +38,12 @@ from perdure.core.facts import (
 from perdure.core.retry import Retry
 from perdure.core.topology import StepSpec, Topology
 from perdure.ports.store import Append
-from perdure.testing.simulation import pauses
+from perdure.testing.simulation import mail, pauses
 from perdure.testing.simulation.law import Law
 from perdure.testing.simulation.ledger import Ledger, Selection
 from perdure.testing.simulation.world import Attempt, AttemptKey
 
-_FROM_OUTSIDE = (RunCancelRequested, RunHeld, RunReleased, RunAbandoned, OperationResolved)
+_FROM_OUTSIDE = (RunCancelRequested, RunHeld, RunReleased, RunAbandoned, OperationResolved, MessageReceived)
 
 NOTICE_US = 2_000_000
 """How long after a durable fact from outside a handler may still be started: being told takes time."""
@@ -118,8 +120,12 @@ class Judge(Ledger):
                 self._claimed(fact)
             case OperationReserved():
                 self._reserved(fact)
+            case MessageReceived() | OperationWoken() | OperationParked(shape="message"):
+                mail.judge(self, fact)
             case OperationParked():
                 pauses.judge_parked(self, fact)
+            case OperationSucceeded(attempt=0) if self.waiting() is not None:
+                mail.judge_ended(self, fact)
             case SegmentSuspended():
                 pauses.judge_suspended(self, fact)
             case ContinuationSegmentCreated():
@@ -244,6 +250,10 @@ class Judge(Ledger):
         """How long a step sleeps in the code of the newest owner; 0: it is called."""
         return self.law.sleep_us(self.worker, self.submitted.pipeline if self.submitted is not None else "", step)
 
+    def patience_us(self, step: str) -> int:
+        """How long a step waits for its message in the code of the newest owner; 0: for ever."""
+        return self.law.patience_us(self.worker, self.submitted.pipeline if self.submitted is not None else "", step)
+
     def spec(self, step: str) -> StepSpec | None:
         """A step as deployed now."""
         position = self.topology.position.get(step)
@@ -329,6 +339,9 @@ class Judge(Ledger):
     def _failed(self, fact: OperationFailed) -> None:
         before = self.attempts(fact.phase, fact.step)
         attempt = self.law.attempt((self.run_id, fact.phase, fact.step, before))
+        if fact.failure.reason == "await-timeout":
+            mail.judge_timed_out(self, fact)
+            return
         exhausted = fact.failure.reason == "attempts-exhausted"  # a word that was not recorded before a death is lost
         own_word = attempt is not None and attempt.how == "failed" and self.open is not None and not exhausted
         if fact.phase == "unwind":
@@ -353,8 +366,8 @@ class Judge(Ledger):
         started = self.attempts("forward", fact.step) > 0
         self.demand(self.cancel is not None, "R-12", f"{fact.step} was canceled without a request")
         self.check_forward(fact.step, fact.passed, exact=not started)
-        if self.asleep() is not None:
-            self.law.count("sleep canceled")
+        if self.asleep() is not None or self.waiting() is not None:
+            self.law.count("sleep canceled" if self.asleep() is not None else "wait canceled")
         self.demand(
             fact.in_doubt is (started and not own_word), "R-12", f"{fact.step} was canceled, in doubt: {fact.in_doubt}"
         )

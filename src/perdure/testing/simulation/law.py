@@ -49,6 +49,10 @@ class Law(Protocol):
         """How long a sleep takes in the code of that engine."""
         ...
 
+    def patience_us(self, worker: str, pipeline: str, step: str) -> int:
+        """How long a wait for a message may take in the code of that engine; 0: for ever."""
+        ...
+
     def holds(self, step: str, submitted: RunSubmitted | None) -> bool:
         """What the condition of a step says about a run."""
         ...

@@ -10,6 +10,7 @@ import msgspec
 from perdure.core.facts import (
     Fact,
     Failure,
+    MessageReceived,
     OperationFailed,
     OperationParked,
     OperationProgress,
@@ -18,6 +19,7 @@ from perdure.core.facts import (
     OperationRetryScheduled,
     OperationSkipped,
     OperationSucceeded,
+    OperationWoken,
     OutcomeCommitted,
     Phase,
     RunAbandoned,
@@ -42,11 +44,12 @@ class Entry:
     state: object = None
     in_doubt: bool = False
     until_us: int = 0
+    message: str = ""
 
     @property
     def asleep(self) -> bool:
         """It sleeps: it was begun without an attempt, and is not over."""
-        return self.status == "unresolved" and self.until_us > 0
+        return self.status == "unresolved" and self.until_us > 0 and not self.message
 
 
 @dataclass
@@ -95,6 +98,9 @@ class Ledger:
         self.outcome: OutcomeCommitted | None = None
         self.ended: RunSucceeded | RunFailed | None = None
         self.abandoned: RunAbandoned | None = None
+        self.unread: dict[str, list[MessageReceived]] = {}
+        self.received: list[MessageReceived] = []
+        self.woken: tuple[OperationWoken, MessageReceived | None] | None = None
         self.holds = 0
         self.releases = 0
 
@@ -121,6 +127,12 @@ class Ledger:
                     self.due_us = 0 if nap is None else nap.until_us
             case RunAbandoned():
                 self._fold_abandoned(fact)
+            case MessageReceived():
+                self.received.append(fact)
+                self.unread.setdefault(fact.name, []).append(fact)
+            case OperationWoken():
+                unread = self.unread.get(self.forward[fact.step].message, [])
+                self.woken = fact, (unread.pop(0) if fact.by == "message" and unread else None)
             case OutcomeCommitted():
                 self.outcome = fact
             case RunSucceeded() | RunFailed():
@@ -149,6 +161,7 @@ class Ledger:
                     self._progress(step, "succeeded", msgspec.json.decode(state))
                 else:
                     self.unwind[step].status = "succeeded"
+                self.woken = None
                 self._end_operation(step)
             case OperationRetryScheduled():
                 self.open = None
@@ -171,8 +184,9 @@ class Ledger:
                 self._progress(step, "skipped", None)
                 self.due_us = 0
             case OperationParked(step=step, due_us=due_us, passed=passed):
-                self.forward[step] = Entry("unresolved", until_us=due_us)
-                self.pin, self.due_us = step, due_us
+                message = fact.awaits[0] if fact.shape == "message" else ""
+                self.forward[step] = Entry("unresolved", until_us=due_us, message=message)
+                self.pin, self.due_us = step, 0 if message else due_us
                 self.passed |= set(passed)
             case OperationResolved():
                 self._fold_resolved(fact)
@@ -238,6 +252,16 @@ class Ledger:
         """The sleep that is open, if there is one."""
         entry = None if self.pin is None else self.forward[self.pin]
         return entry if entry is not None and entry.asleep else None
+
+    def waiting(self) -> Entry | None:
+        """The wait for a message that is open, if there is one."""
+        entry = None if self.pin is None else self.forward[self.pin]
+        return entry if entry is not None and entry.message else None
+
+    def waits_for_message(self) -> bool:
+        """Nothing is to be done before a message comes."""
+        entry = self.waiting()
+        return entry is not None and not self.unread.get(entry.message) and not entry.until_us and self.cancel is None
 
     def attempts(self, phase: Phase, step: str) -> int:
         """Attempts reserved so far."""

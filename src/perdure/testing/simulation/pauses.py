@@ -57,7 +57,7 @@ def judge_woken(judge: Judge, fact: OperationSucceeded) -> None:
 def judge_suspended(judge: Judge, fact: SegmentSuspended) -> None:
     """The run rests at a step that waits, and its segment ends there, once [J-16]."""
     judge.demand(not judge.suspended, "J-16", "the segment had ended before")
-    waits = judge.asleep() is not None and judge.pin == fact.step
+    waits = (judge.asleep() is not None or judge.waiting() is not None) and judge.pin == fact.step
     judge.demand(waits, "J-16", f"the segment ended at {fact.step}, which does not wait")
     judge.suspended = True
 

@@ -140,7 +140,7 @@ class Play:
                 self._hold_pipeline(action)
             case _ if action.startswith("submit"):
                 await self._submit(action)
-            case "cancel" | "hold" | "release" | "retry" | "resolve" | "abandon" | "wait for a result":
+            case "cancel" | "hold" | "release" | "retry" | "resolve" | "abandon" | "send" | "wait for a result":
                 self._operate(action)
             case "time passes":
                 await asyncio.sleep(self.dice.delay_s(60.0))
@@ -287,6 +287,8 @@ class Play:
             runs = [run for run in self.history.judges if run not in self.history.removed]
         if not runs:
             return
+        if action == "send" and self.dice.maybe(0.6):
+            runs = [run for run in runs if self.history.judges[run].waiting() is not None] or runs
         if action == "abandon" and self.dice.maybe(0.6):
             runs = [run for run in runs if self._invalid(run)] or runs
         run_id = self.dice.choice(runs)
@@ -297,6 +299,7 @@ class Play:
             "retry": self.callers.retry,
             "resolve": self.callers.resolve,
             "abandon": self.callers.abandon,
+            "send": self.callers.send,
             "wait for a result": self.callers.result,
         }[action]
         self._call(action, lambda number, client: method(number, client, run_id))
@@ -365,7 +368,8 @@ class Play:
         run = self.history.run(run_id)
         if run is None or run.state is None:
             return False
-        waits = run.waiting or self.history.held_lately(run_id, 0)  # for its slot, or for its pipeline
+        asks = self.history.judges[run_id].waits_for_message()
+        waits = run.waiting or asks or self.history.held_lately(run_id, 0)  # for its slot, a message, or its pipeline
         return run.state.status in ("held", "invalid") or (waits and not run.state.worker)
 
     def _check_waits(self, run_id: str) -> None:
@@ -403,10 +407,14 @@ class Play:
             await self._verify(engine)
 
     async def _release_all(self) -> None:
+        """Nobody is held, and whoever waits for a message gets one."""
         engine = (await self._living()).engine
         for run_id, judge in list(self.history.judges.items()):
             if judge.ended is None and judge.held is not None and engine is not None:
                 await engine.release(run_id, actor="the end")
+            entry = judge.waiting()
+            if judge.ended is None and entry is not None and engine is not None:
+                await engine.send(run_id, entry.message, "the end", actor="the end")
 
     async def _give_up_split(self) -> None:
         """A step that sleeps in one run and was called in another cannot be both: one is given up [D-1, D-7]."""

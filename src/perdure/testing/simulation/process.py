@@ -55,6 +55,9 @@ class Process:
         self._sleeps_us = {
             (design.id, one.id): round(one.sleep_s * 1_000_000) for design in designs for one in design.steps
         }
+        self._patience_us = {
+            (design.id, one.id): round(one.patience_s * 1_000_000) for design in designs for one in design.steps
+        }
         self.engine: Engine | None = None
         self.calls: Tasks = {}
         self.refused = False
@@ -101,6 +104,10 @@ class Process:
     def sleep_us(self, pipeline: str, step: str) -> int:
         """How long a sleep takes in its code."""
         return self._sleeps_us.get((pipeline, step), 0)
+
+    def patience_us(self, pipeline: str, step: str) -> int:
+        """How long a wait for a message may take in its code; 0: for ever."""
+        return self._patience_us.get((pipeline, step), 0)
 
     async def up(self) -> bool:
         """Wait until it serves, or has given up."""
