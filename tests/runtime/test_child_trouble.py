@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from perdure import (
 )
 from perdure.core.facts import RunCancelRequested
 from perdure.errors import StoreUnavailable
+from perdure.storage.sqlite import SqliteStore
 from perdure.testing.clock import EPOCH_US, VirtualSystem
 from tests.runtime.kinship import app, children, many, never, one, waiting_parent, work
 from tests.runtime.lab import SECOND_US, Events, Failing, Gate, Gated, World, facts, names, until, virtually
@@ -344,3 +346,32 @@ async def test_a_crash_at_every_append_submits_no_child_twice(system: VirtualSys
         assert {sub.id for sub in subs} == set(ran)
         assert (await names(run)).count("BoundaryOpened") == 1
         assert (await engine.verify()).findings == ()
+
+
+def test_another_process_goes_on_with_the_children(tmp_path: Path) -> None:
+    """R-4, B-21: all of them are in the file; a child that was interrupted runs again, and is not submitted again."""
+    started = asyncio.Event()
+
+    async def stuck(inv: Inv) -> str:
+        started.set()
+        await asyncio.Event().wait()
+        return inv.input
+
+    async def first() -> str:
+        child = work(stuck)
+        parent = many(child)
+        async with app(parent, child, drain_timeout=0).engine(store=SqliteStore(tmp_path / "store.db")) as engine:
+            run = await waiting_parent(engine, parent, "a b")
+            await started.wait()
+            return run.id
+
+    async def second(run_id: str) -> None:
+        child = work()
+        async with app(many(child), child).engine(store=SqliteStore(tmp_path / "store.db")) as engine:
+            result = await engine.result(run_id, timeout=30)
+            assert isinstance(result, Succeeded)
+            output: Any = result.output
+            assert (output, len(await children(engine))) == (["A", "B"], 2)
+            assert (await engine.verify()).findings == ()
+
+    asyncio.run(second(asyncio.run(first())))

@@ -203,8 +203,8 @@ class MemoryData:
             self._due[run.locator] = state.due_us
 
     def _end(self, run: MemoryRun, at_us: int) -> None:
-        run.ended_us = at_us
-        for waiter in self.awaits.ended(run.run_id):
+        known, run.ended_us = run.ended_us, at_us
+        for waiter in self.awaits.ended(run.run_id) if known is None else ():
             other = self._by_id[waiter]
             if other.state is not None and other.state.status == "ready" and not other.state.worker:
                 other.state = replace(other.state, due_us=at_us)
@@ -315,7 +315,7 @@ class MemoryData:
         self._free_slot(run)
         self._wait_no_more(run)
         self.awaits.put(run.run_id, (), 0)
-        if ended_us is not None and run.ended_us is None:
+        if ended_us is not None:
             self._end(run, ended_us)
         run.new, run.ended_us = new, ended_us
         self.set_state(run, state)
