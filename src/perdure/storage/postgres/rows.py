@@ -34,10 +34,10 @@ NEW_COLUMNS = (
 NEW_VALUES = ", ".join(["%s"] * 11)
 RUN_COLUMNS = (
     "r.n, r.id, r.tenant, r.pipeline, r.resource, r.slot_key, r.slot_once, r.input_digest, r.submitted_us, "
-    "r.deadline_us, r.waits, r.slot_held, r.ended_us, r.attention, "
+    "r.deadline_us, r.waits, r.slot_held, r.ended_us, r.attention, r.awaiting, "
     f"{', '.join(f'r.{name}' for name in STATE)}"
 )
-RUN_WIDTH = 14 + len(STATE)
+RUN_WIDTH = 15 + len(STATE)
 JOURNAL_COLUMNS = "j.first_seq, j.count, j.at_us, j.append_id, j.hash, j.facts"
 
 
@@ -98,7 +98,7 @@ INSERT_LEDGERS = """
 def read_run(row: Row) -> RunRow:
     """A row of `RUN_COLUMNS`."""
     n, id_, tenant, pipeline, resource, slot_key, once, digest, submitted, deadline, waits, held, *rest = row
-    ended, attention, *state = rest
+    ended, attention, awaiting, *state = rest
     status, due, worker, token, generation, build, reason, canceling, step, version, tail, signature, priority = state
     return RunRow(
         n,
@@ -121,6 +121,7 @@ def read_run(row: Row) -> RunRow:
         ended,
         attention,
         waits != "" and not held and ended is None,
+        awaiting,
     )
 
 
