@@ -25,13 +25,13 @@ class Proxy:
     """Stands between a store and its server, and cuts the line when it is told to.
 
     Attributes:
-        lose_commits: so many commits more are carried to the server, and their answers lost with the connection.
+        lose: what is sent with these bytes in it is carried to the server, and the answer lost with the connection.
         shut: nobody is let in.
     """
 
     def __init__(self, server: PostgresServer) -> None:
         self.folder = Path(mkdtemp(prefix="perdure-px-", dir="/tmp"))
-        self.lose_commits = 0
+        self.lose: bytes | None = None
         self.shut = False
         self.lost = 0
         self._target = server.folder / SOCKET
@@ -56,8 +56,8 @@ class Proxy:
         answers = asyncio.create_task(self._answers(server_reader, writer))
         with suppress(OSError):
             while data := await reader.read(65536):
-                if self.lose_commits and b"COMMIT" in data:
-                    self.lose_commits -= 1
+                if self.lose is not None and self.lose in data:
+                    self.lose = None
                     self.lost += 1
                     answers.cancel()
                     server_writer.write(data)
@@ -124,7 +124,7 @@ async def test_lost_answers_are_found_out_by_sending_again(postgres: PostgresSer
         troubles = Troubles(store)
         drafts = [await claimed(store, f"run-{n}") for n in range(5)]
         for _ in range(4):
-            proxy.lose_commits = 1
+            proxy.lose = b"COMMIT"
             new = Draft(f"run-new-{proxy.lost}")
             sent = [draft.next(token=1) for draft in drafts]
             answers = [store.append(append) for append in sent]
@@ -134,10 +134,13 @@ async def test_lost_answers_are_found_out_by_sending_again(postgres: PostgresSer
                 draft.accept(append, await soon(answer))
             drafts.append(new)
             await put(store, new, new.claim())
+            step = new.next(token=1)
+            proxy.lose = step.append_id
+            await soon(put(store, new, step))
         for draft in drafts:
             await expect_journal(store, draft)
-        assert proxy.lost == 4
-        assert len(troubles.seen) == 4
+        assert proxy.lost == 8
+        assert len(troubles.seen) == 8
         assert not any(trouble.fatal for trouble in troubles.seen)
 
 

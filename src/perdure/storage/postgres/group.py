@@ -165,6 +165,22 @@ async def apply_group(session: Session, place: Place, entries: Sequence[Entry]) 
     return results
 
 
+def is_one_statement(entries: Sequence[Entry]) -> bool:
+    """Whether a group is one statement, which is a transaction by itself: steps of owned runs, and nothing else."""
+    numbers = [e.locator for e in entries if type(e) is Append and e.token and e.index is None and e.new is None]
+    return len(numbers) == len(entries) == len(set(numbers))
+
+
+async def apply_steps(session: Session, entries: Sequence[Entry]) -> list[EntryResult]:
+    """As `apply_group`, without a transaction, for a group that is one statement.
+
+    Who inserted nothing is looked up afterwards: whatever came in between, it has lost.
+    """
+    results: list[EntryResult] = [False] * len(entries)
+    await _append_many(session, [(at, e) for at, e in enumerate(entries) if type(e) is Append], results)
+    return results
+
+
 def wakes_others(entry: Entry) -> bool:
     """Whether somebody in another process may have to act on an entry: its engine, or a client that waits for an end.
 

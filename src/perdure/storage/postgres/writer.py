@@ -17,7 +17,7 @@ import psycopg
 
 from perdure.errors import InvalidArgument, PerdureError, StoreUnavailable, StoreUnusable
 from perdure.ports.store import Append, Trouble
-from perdure.storage.postgres.group import Entry, SlotMoved, apply_group, wakes_others
+from perdure.storage.postgres.group import Entry, SlotMoved, apply_group, apply_steps, is_one_statement, wakes_others
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.schema import prepare
 from perdure.storage.postgres.session import Session, error_kind, explained
@@ -143,10 +143,21 @@ class Writer:
                 future.set_result(result)
 
     async def _commit(self, entries: Sequence[Entry]) -> Sequence[object]:
+        if is_one_statement(entries):
+            return await self._insist(lambda: self._steps(entries))
         notify = any(map(wakes_others, entries))
         return await self._insist(
             lambda: self._transaction(lambda session: apply_group(session, self._place, entries), notify=notify)
         )
+
+    async def _steps(self, entries: Sequence[Entry]) -> Sequence[object]:
+        session = await self._connected()
+        try:
+            return await apply_steps(session, entries)
+        except BaseException:
+            if session.lost:
+                self._drop()
+            raise
 
     async def _transaction(self, work: Callable[[Session], Awaitable[T]], *, notify: bool) -> T:
         session = await self._connected()
