@@ -170,6 +170,12 @@ class Store(Protocol):
         """Make invalid runs of `pipeline` due now that were judged under another generation or build [D-2]."""
         ...
 
+    async def wake_resting(self, pipeline: str, signature: bytes, now_us: int, /) -> int:
+        """Make `ready` runs of `pipeline` that rest with the ledger of `signature` due now, if they are not by then;
+        those that wait for their slot are left alone. Returns how many [D-2].
+        """
+        ...
+
     async def grant_slots(self, now_us: int, /) -> int:
         """Mend what waits for slots [R-16]: free ones go to the run that has waited longest, which is due now; whoever
         goes on waiting is due at its deadline only. Returns how many got one.

@@ -16,6 +16,7 @@ from perdure.errors import InvalidArgument, NotAllowed, NotFound
 from perdure.ports.clock import System
 from perdure.ports.store import Store
 from perdure.runtime.census import check, take_census
+from perdure.runtime.misfits import wake_misfits
 from perdure.runtime.registry import deploy, topologies
 
 
@@ -67,7 +68,9 @@ def _span(generations: list[int]) -> str:
 
 async def _deploy(store: Store, system: System, name: str, topology: Topology, actor: str) -> Deploy:
     before = max((d.generation for d in await store.deployments(name)), default=0)
-    _, generation = await deploy(store, system, name, topology, actor)
+    deployed, generation = await deploy(store, system, name, topology, actor)
+    if generation > before:
+        await wake_misfits(store, name, deployed, system.now_us())
     return Deploy(name, generation, generation > before)
 
 

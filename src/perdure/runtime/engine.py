@@ -26,8 +26,9 @@ from perdure.runtime.events import emit_facts
 from perdure.runtime.host import Host, Middleware, Options
 from perdure.runtime.line import Line
 from perdure.runtime.loading import projected
+from perdure.runtime.misfits import wake_misfits
 from perdure.runtime.operations import AbandonRun, RunOperation
-from perdure.runtime.registry import deploy
+from perdure.runtime.registry import current, deploy
 from perdure.runtime.schedules import Scheduler, tick_key
 from perdure.runtime.stuck import report_blocked, report_stuck
 from perdure.runtime.submission import submit_and_drive
@@ -112,10 +113,14 @@ class Engine(Client):
         host, now_us = self._host, self._system.now_us()
         if rebuilt := await rebuild(self._store, now_us):
             logger.warning("%d index rows were gone; they were rebuilt from the facts", rebuilt)
+        edited: list[Line] = []
         for pipeline in self._pipelines.values():
+            before = await current(self._store, pipeline.id)
             topology, generation = await deploy(self._store, self._system, pipeline.id, pipeline.topology, host.worker)
             line = Line(pipeline, topology, generation, deps.get(pipeline.id), self._retry, self._timeout_s)
             host.lines[pipeline.id] = line
+            if before is not None and before[1] != generation:
+                edited.append(line)
             await self._store.wake_invalid(pipeline.id, generation, host.options.build, now_us)
         await self._on_holds()
         taken = await self._store.take_over(now_us)
@@ -126,7 +131,17 @@ class Engine(Client):
         host.awaited = await self._store.anybody_waits()
         await self._scheduler.start()  # before the claimer: a start that fails here leaves nothing running
         self._claimer.start()
+        if edited:
+            self._spawn(
+                self._insist("runs that cannot go on could not be looked for", lambda: self._wake_misfits(edited))
+            )
         self._patrol = self._loop.call_later(PATROL_S, self._report_stuck)
+
+    async def _wake_misfits(self, edited: Sequence[Line]) -> None:
+        """Runs that wait where a new generation cannot go on say so now [D-3]."""
+        for line in edited:
+            if await wake_misfits(self._store, line.id, line.topology, self._system.now_us()):
+                self._claimer.due_at(0)
 
     async def drain(self, timeout_s: float | None = None) -> None:
         """Start nothing more, let running attempts end within the drain time, then interrupt them [R-6].
@@ -195,6 +210,9 @@ class Engine(Client):
         while True:
             await self._scheduler.caught_up()
             claimer.quiet.clear()
+            if self._errands:
+                await asyncio.wait(set(self._errands))
+                continue
             if not self._host.live and not claimer.claiming:
                 due = await self._store.due(self._system.now_us(), 1)
                 if not due and not self._host.live and not claimer.claiming:

@@ -222,6 +222,14 @@ class MemoryStore:
 
         return self._sweep(judged_elsewhere, lambda state: replace(state, due_us=now_us))
 
+    async def wake_resting(self, pipeline: str, signature: bytes, now_us: int, /) -> int:
+        def rests_there(run: MemoryRun, state: IndexState) -> bool:
+            mine = run.new is not None and run.new.pipeline == pipeline and not state.worker and not run.waiting
+            later = state.due_us is None or state.due_us > now_us
+            return mine and later and state.status == "ready" and state.signature == signature
+
+        return self._sweep(rests_there, lambda state: replace(state, due_us=now_us))
+
     def _sweep(
         self, chosen: Callable[[MemoryRun, IndexState], bool], change: Callable[[IndexState], IndexState]
     ) -> int:

@@ -36,6 +36,7 @@ from perdure.storage.sqlite.rows import (
     state_values,
 )
 from perdure.storage.sqlite.schema import SCHEMA_VERSION
+from perdure.storage.sqlite.slots import WAITING
 
 _ROWS = f"SELECT {JOURNAL_COLUMNS} FROM journal WHERE run = ? AND first_seq > ? ORDER BY first_seq"
 _RUN = f"SELECT {RUN_COLUMNS} FROM run WHERE id = ?"
@@ -133,6 +134,15 @@ def wake_invalid(con: sqlite3.Connection, pipeline: str, generation: int, build:
         "UPDATE run SET due_us = ?, attention = 0 WHERE status = 'invalid' AND pipeline = ? AND worker IS NULL "
         "AND (generation <> ? OR build <> ?)",
         (now_us, pipeline, generation, build),
+    ).rowcount
+
+
+def wake_resting(con: sqlite3.Connection, pipeline: str, signature: bytes, now_us: int) -> int:
+    """Runs that rest with one ledger become due."""
+    return con.execute(
+        "UPDATE run SET due_us = ?1 WHERE status = 'ready' AND pipeline = ?2 AND signature = ?3 AND worker IS NULL "
+        f"AND ifnull(due_us > ?1, 1) AND NOT ({WAITING})",
+        (now_us, pipeline, signature),
     ).rowcount
 
 

@@ -278,6 +278,9 @@ class SqliteStore:
     async def wake_invalid(self, pipeline: str, generation: int, build: str, now_us: int, /) -> int:
         return await self._write(lambda con: queries.wake_invalid(con, pipeline, generation, build, now_us))
 
+    async def wake_resting(self, pipeline: str, signature: bytes, now_us: int, /) -> int:
+        return await self._write(lambda con: queries.wake_resting(con, pipeline, signature, now_us))
+
     async def deploy(self, deployment: Deployment, /) -> bool:
         return await self._write(lambda con: queries.deploy(con, deployment))
 

@@ -291,6 +291,24 @@ async def invalid_runs_are_woken_by_another_build(lab: Lab) -> None:
 
 
 @check
+async def runs_that_rest_at_a_ledger_are_woken(lab: Lab) -> None:
+    """`wake_resting` makes due who rests there and is not due by then; owned, held and other runs are left alone."""
+    store = await lab.engine()
+    signed = _signed(b'{"pin":"a"}')
+    parked = replace(signed, status="ready", due_us=None, worker="")
+    never = await submitted(store, "run-1", parked)
+    later = await submitted(store, "run-2", replace(parked, due_us=T0 + 1_000))
+    early = await submitted(store, "run-3", replace(parked, due_us=T0 + 1))
+    held = await submitted(store, "run-4", replace(parked, status="held"))
+    other = Draft("run-5", pipeline="refund")
+    await put(store, other, other.submit(parked))
+    expect(await store.wake_resting("payout", signed.signature, T0 + 5), 2, "runs that were woken")
+    due = [(await loaded(store, draft)).row.state.due_us for draft in (never, later, early, held, other)]
+    expect(due, [T0 + 5, T0 + 5, T0 + 1, None, None], "due times")
+    expect(await store.wake_resting("payout", b"0" * 16, T0 + 6), 0, "nobody rests there")
+
+
+@check
 async def live_runs_are_counted_by_ledger(lab: Lab) -> None:
     """Resting runs by pipeline and ledger; owned, ended and corrupt ones never share one [D-6]."""
     store = await lab.engine()

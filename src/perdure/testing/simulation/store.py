@@ -341,6 +341,10 @@ class FaultyStore:
         await self._read()
         return await self._inner.wake_invalid(pipeline, generation, build, now_us)
 
+    async def wake_resting(self, pipeline: str, signature: bytes, now_us: int, /) -> int:
+        await self._read()
+        return await self._inner.wake_resting(pipeline, signature, now_us)
+
     async def deploy(self, deployment: Deployment, /) -> bool:
         await self._read()
         return await self._inner.deploy(deployment)
