@@ -225,8 +225,12 @@ class Operator:
         if pipeline not in self._pipelines and not await self._store.deployments(pipeline):
             raise NotFound(f"no pipeline {pipeline!r} was ever deployed in this store")
         hold = PipelineHold(pipeline, check_text("actor", actor), check_text("note", note), self._system.now_us())
-        new = await self._store.hold_pipeline(hold)
-        await self._on_holds()
+        try:
+            new = await self._store.hold_pipeline(hold)
+            await self._on_holds()
+        except BaseException:  # it may be durable, and this caller is not there to tell [R-16]
+            self._on_change()
+            raise
         return new
 
     async def release_pipeline(self, pipeline: str, *, note: str = "", actor: str = "") -> None:
@@ -236,13 +240,22 @@ class Operator:
             NotAllowed: the pipeline is not held.
         """
         who, why = check_text("actor", actor), check_text("note", note)
-        if not await self._store.release_pipeline(check_name("pipeline", pipeline), who, why, self._system.now_us()):
+        name, now_us = check_name("pipeline", pipeline), self._system.now_us()
+        try:
+            released = await self._store.release_pipeline(name, who, why, now_us)
+            await self._on_holds()
+        except BaseException:  # as above
+            self._on_change()
+            raise
+        if not released:
             raise NotAllowed(f"pipeline {pipeline!r} is not held")
-        await self._on_holds()
 
     async def pipeline_holds(self, *, history: bool = False) -> list[PipelineHold]:
         """The pipelines that are held, since when and by whom; with `history` those that were, too."""
         return list(await self._store.pipeline_holds(history=history))
+
+    def _on_change(self) -> None:
+        """Anything may have changed: look for it."""
 
     async def _on_holds(self) -> None:
         """A pipeline was held or released by this client."""
