@@ -31,7 +31,7 @@ from perdure.storage.postgres.rows import (
     read_run,
     state_values,
 )
-from perdure.storage.postgres.schema import SCHEMA_VERSION
+from perdure.storage.postgres.schema import SCHEMA_VERSION, WAITING
 from perdure.storage.postgres.session import Session, Value
 
 # --- one run
@@ -147,6 +147,18 @@ async def wake_invalid(session: Session, pipeline: str, generation: int, build: 
     return await session.run(
         f"UPDATE @run SET due_us = %(now)s, attention = false WHERE {_IN_ORDER.format(judged)}",
         {"pipeline": pipeline, "generation": generation, "build": build, "now": now_us},
+    )
+
+
+async def wake_resting(session: Session, pipeline: str, signature: bytes, now_us: int) -> int:
+    """Runs that rest with one ledger become due."""
+    resting = (
+        "status = 'ready' AND pipeline = %(pipeline)s AND signature = %(signature)s AND worker IS NULL "
+        f"AND coalesce(due_us > %(now)s, true) AND NOT ({WAITING})"
+    )
+    return await session.run(
+        f"UPDATE @run SET due_us = %(now)s WHERE {_IN_ORDER.format(resting)}",
+        {"pipeline": pipeline, "signature": signature, "now": now_us},
     )
 
 

@@ -273,6 +273,9 @@ class PostgresStore:
     async def wake_invalid(self, pipeline: str, generation: int, build: str, now_us: int, /) -> int:
         return await self._write(lambda s: queries.wake_invalid(s, pipeline, generation, build, now_us))
 
+    async def wake_resting(self, pipeline: str, signature: bytes, now_us: int, /) -> int:
+        return await self._write(lambda s: queries.wake_resting(s, pipeline, signature, now_us))
+
     async def deploy(self, deployment: Deployment, /) -> bool:
         return await self._write(lambda s: small.deploy(s, deployment))
 
