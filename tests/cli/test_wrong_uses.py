@@ -27,7 +27,7 @@ WRONG: dict[str, list[Use]] = {
         ("run --concurrency few", U, "'--concurrency'"),
         ("run --drain-timeout never", U, "--drain-timeout: 'never' is not a duration"),
         ("run --store shop.db", U, "a SQLite file is sqlite:///shop.db"),
-        ("run --store postgres://x", U, "no store is called 'postgres://x'"),
+        ("run --store mysql://x", U, "no store is called 'mysql://x'"),
         ("run --store sqlite:///no/folder/x.db", S, "does not exist"),
         ("run --store sqlite:///text.db --until-idle", S, "is not a SQLite database"),
         ("run --store sqlite:///foreign.db --until-idle", S, "is a database of another program"),

@@ -17,7 +17,7 @@ from tests.simulation.mutants_at_rest import folds_otherwise
 
 def takes_the_last_message(patch: pytest.MonkeyPatch) -> None:
     def turned(p: Projection) -> None:
-        for unread in p.messages.values():
+        for unread in filter(None, p.messages.values()):
             unread.insert(0, unread.pop())
 
     folds_otherwise(patch, MessageReceived, turned)

@@ -60,6 +60,7 @@ class Proxy:
                     self.lose = None
                     self.lost += 1
                     answers.cancel()
+                    await asyncio.wait({answers})  # it reads no more
                     server_writer.write(data)
                     await server_reader.read(1)  # it has been done
                     break

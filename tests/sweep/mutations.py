@@ -401,7 +401,7 @@ AT_THE_END: tuple[Mutation, ...] = (
     Mutation(
         "unit_reducer",
         "an item that is tried again is not waiting [M-8]",
-        "    elif index in unit.waiting:\n        unit.waiting.remove(index)\n",
+        "    elif index in unit.waiting:\n        unit.end_backoff(index)\n",
         "    elif index in unit.waiting:\n        pass\n",
     ),
     Mutation(
