@@ -20,7 +20,7 @@ from perdure.core.commit import plan_outcome, plan_submission
 from perdure.core.facts import Fact, Failure, RunFailed, RunSubmitted, SegmentAttemptStarted
 from perdure.core.operations import RunOp, UnwindOp
 from perdure.core.outcomes import Raised, Returned
-from perdure.core.plan import HandlersOnly, Setting, Waiting
+from perdure.core.plan import Setting, Waiting
 from perdure.core.projection import Projection
 from perdure.core.reducer import fold_all
 from perdure.core.retry import Retry
@@ -32,6 +32,7 @@ from perdure.runtime.census import check
 from perdure.runtime.indexing import new_run, resting_state
 from perdure.runtime.system import RealSystem
 from perdure.storage import open_store
+from perdure.testing.handlers import HandlersOnly
 
 STEPS = 16
 LEDGERS = (20, 2_000, 10_000)

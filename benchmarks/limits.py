@@ -20,7 +20,7 @@ from perdure.core.commit import plan_outcome, plan_submission
 from perdure.core.facts import RunFailed, RunSubmitted, SegmentAttemptStarted
 from perdure.core.operations import RunOp
 from perdure.core.outcomes import Returned
-from perdure.core.plan import HandlersOnly, Plan, Setting
+from perdure.core.plan import Plan, Setting
 from perdure.core.projection import Projection
 from perdure.core.retry import DEFAULT_RETRY
 from perdure.core.topology import Topology
@@ -29,6 +29,7 @@ from perdure.runtime.appending import seal
 from perdure.runtime.indexing import new_run, resting_state, running_state
 from perdure.runtime.system import RealSystem
 from perdure.storage import open_store
+from perdure.testing.handlers import HandlersOnly
 
 ROW = "x" * 280
 """About 300 bytes with the other columns: what a step of W1 writes."""

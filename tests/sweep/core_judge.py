@@ -49,6 +49,7 @@ from perdure.core.operations import (
 from perdure.core.projection import Projection, Stored, dump, restore
 from perdure.core.retry import Retry
 from perdure.core.topology import StepSpec, Topology
+from perdure.testing.handlers import HandlersOnly
 from tests.sweep import vocabulary as rules
 from tests.sweep.vocabulary import FORWARD_ENDS, UNWIND_ENDS, Decision, What, World
 from tests.sweep.worlds import CanonicalLedger, Recorded, recorded
@@ -120,7 +121,7 @@ class Core:
 
 
 @dataclass(slots=True)
-class _Author(planning.HandlersOnly):
+class _Author(HandlersOnly):
     """The author's functions: one condition is answered, everything after it stops the plan."""
 
     core: Core

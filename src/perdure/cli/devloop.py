@@ -23,6 +23,7 @@ from perdure.cli.devtalk import Talk
 from perdure.cli.exits import Exit
 from perdure.cli.output import Output, is_terminal
 from perdure.cli.problems import Problem, Report
+from perdure.cli.stopping import STOPS, give_back, on_stop
 from perdure.cli.watching import Saves, Stamp, Watch
 
 GRACE_S = 10.0
@@ -82,10 +83,7 @@ class _Developing:
 
     async def run(self) -> int:
         """See `develop`."""
-        running = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            with suppress(NotImplementedError, ValueError, RuntimeError):  # Windows, or not the main thread
-                running.add_signal_handler(number, self._signal)
+        on_stop(STOPS, self._signal)
         self._saves = Saves(await self._look_at_files())
         eyes = asyncio.create_task(self._watch_files())
         try:
@@ -94,9 +92,7 @@ class _Developing:
             eyes.cancel()
             self._no_question()
             await self._end_engine()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                with suppress(NotImplementedError, ValueError, RuntimeError):
-                    running.remove_signal_handler(number)
+            give_back(STOPS)
 
     def _signal(self) -> None:
         self._signals += 1

@@ -15,6 +15,7 @@ from perdure.cli.exits import Exit
 from perdure.cli.monitor import LogLines, Monitor, event_json
 from perdure.cli.output import Output, rich_table
 from perdure.cli.problems import Problem
+from perdure.cli.stopping import STOPS, give_back, on_stop
 from perdure.cli.tables import safe
 from perdure.cli.text import count
 from perdure.cli.times import iso_local, iso_utc, now_us
@@ -184,13 +185,10 @@ class Stop:
         self.drain = asyncio.Event()
         self.at_once = asyncio.Event()
         self._lifeline = None if supervised is None else supervised.lifeline
-        self._numbers = (signal.SIGINT, signal.SIGTERM) if supervised is None else (signal.SIGTERM,)
-        loop = asyncio.get_running_loop()
+        self._numbers = STOPS if supervised is None else (signal.SIGTERM,)
         if self._lifeline is not None:
-            loop.add_reader(self._lifeline, self._alone)
-        for number in self._numbers:
-            with suppress(NotImplementedError, ValueError, RuntimeError):  # Windows, or not the main thread
-                loop.add_signal_handler(number, self._signal)
+            asyncio.get_running_loop().add_reader(self._lifeline, self._alone)
+        on_stop(self._numbers, self._signal)
 
     def _signal(self) -> None:
         if self.drain.is_set():
@@ -209,11 +207,8 @@ class Stop:
 
     def close(self) -> None:
         """Give the signals back."""
-        loop = asyncio.get_running_loop()
         self._cut()
-        for number in self._numbers:
-            with suppress(NotImplementedError, ValueError, RuntimeError):
-                loop.remove_signal_handler(number)
+        give_back(self._numbers)
 
 
 def run_engine(

@@ -109,26 +109,6 @@ class Evaluator(Protocol):
         ...
 
 
-class HandlersOnly:
-    """The part of an `Evaluator` that steps with handlers have no use for; a base for those that know no others."""
-
-    def opening(self, step: str, /) -> Opening:
-        """See `Evaluator`."""
-        raise NotImplementedError(step)
-
-    def terms(self, step: str, /) -> Terms:
-        """See `Evaluator`."""
-        raise NotImplementedError(step)
-
-    def timeout_state(self, step: str, /) -> bytes | None:
-        """See `Evaluator`."""
-        raise NotImplementedError(step)
-
-    def message_state(self, step: str, payload: bytes, /) -> bytes:
-        """See `Evaluator`."""
-        raise NotImplementedError(step)
-
-
 class Setting(msgspec.Struct, frozen=True, gc=False):
     """What planning is told of the world.
 

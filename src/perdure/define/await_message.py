@@ -79,17 +79,7 @@ class AwaitMessage(Step[In_contra, D_contra, S]):
         when: AnyFunction | None = None,
         needs: Sequence[Need] = (),
     ) -> None:
-        checked = check_options(
-            id,
-            unwind=None,
-            unwind_in_doubt=None,
-            if_skipped=None,
-            when=when,
-            timeout=None,
-            retry=None,
-            needs=needs,
-            on_cancel="cancel",
-        )
+        checked = check_options(id, when=when, needs=needs)
         where = f"step {id!r}"
         problem = name_problem(name)
         if problem is not None:

@@ -55,17 +55,7 @@ class AwaitRuns(Step[In_contra, D_contra, tuple[AwaitedRun, ...]]):
         when: Callable[[Invocation[In_contra, D_contra]], bool] | None = None,
         needs: Sequence[Need] = (),
     ) -> None:
-        checked = check_options(
-            id,
-            unwind=None,
-            unwind_in_doubt=None,
-            if_skipped=None,
-            when=cast("AnyFunction | None", when),
-            timeout=None,
-            retry=None,
-            needs=needs,
-            on_cancel="cancel",
-        )
+        checked = check_options(id, when=cast("AnyFunction | None", when), needs=needs)
         where = f"step {id!r}"
         check_pure(f"{where}: runs", runs, named=False)
         for word, value, words in (

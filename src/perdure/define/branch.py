@@ -80,17 +80,7 @@ class Branch(Step[In_contra, D_contra, K]):
         needs: Sequence[Need] = (),
         on_cancel: OnCancel = "cancel",
     ) -> None:
-        checked = check_options(
-            id,
-            unwind=None,
-            unwind_in_doubt=None,
-            if_skipped=None,
-            when=when,
-            timeout=timeout,
-            retry=retry,
-            needs=needs,
-            on_cancel=on_cancel,
-        )
+        checked = check_options(id, when=when, timeout=timeout, retry=retry, needs=needs, on_cancel=on_cancel)
         where = f"branch {id!r}"
         if isinstance(decide, AnyStep):
             raise DefinitionError(f"{where}: decide is a step already; give the function without @step(...)")

@@ -273,14 +273,4 @@ def _check(
     if on_cancel not in ("cancel", "settle", "leave"):
         raise DefinitionError(f"step {id!r}: on_cancel must be 'cancel', 'settle' or 'leave', not {on_cancel!r}")
     word: OnCancel = "settle" if on_cancel == "settle" else "cancel"
-    return check_options(
-        id,
-        unwind=unwind,
-        unwind_in_doubt=unwind_in_doubt,
-        if_skipped=None,
-        when=when,
-        timeout=None,
-        retry=None,
-        needs=needs,
-        on_cancel=word,
-    )
+    return check_options(id, unwind=unwind, unwind_in_doubt=unwind_in_doubt, when=when, needs=needs, on_cancel=word)

@@ -185,14 +185,14 @@ def step(
 def check_options(
     id: str,
     *,
-    unwind: AnyFunction | None,
-    unwind_in_doubt: AnyFunction | None,
-    if_skipped: AnyFunction | None,
-    when: AnyFunction | None,
-    timeout: object,
-    retry: object,
-    needs: object,
-    on_cancel: object,
+    unwind: AnyFunction | None = None,
+    unwind_in_doubt: AnyFunction | None = None,
+    if_skipped: AnyFunction | None = None,
+    when: AnyFunction | None = None,
+    timeout: object = None,
+    retry: object = None,
+    needs: object = (),
+    on_cancel: object = "cancel",
 ) -> Checked:
     """The arguments of a step, checked; everything but the handler.
 

@@ -148,7 +148,6 @@ class ForEach(ItemStep[In_contra, D_contra, S, T, R]):
             id,
             unwind=unwind,
             unwind_in_doubt=unwind_in_doubt,
-            if_skipped=None,
             when=when,
             timeout=timeout,
             retry=retry,

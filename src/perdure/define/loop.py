@@ -97,7 +97,6 @@ class Loop(ItemStep[In_contra, D_contra, S, T, S]):
             id,
             unwind=unwind,
             unwind_in_doubt=unwind_in_doubt,
-            if_skipped=None,
             when=when,
             timeout=timeout,
             retry=retry,

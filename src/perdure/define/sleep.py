@@ -47,17 +47,7 @@ class Sleep(Step[In_contra, D_contra, None]):
     def __init__(
         self, id: str, duration: Duration, *, when: AnyFunction | None = None, needs: Sequence[Need] = ()
     ) -> None:
-        checked = check_options(
-            id,
-            unwind=None,
-            unwind_in_doubt=None,
-            if_skipped=None,
-            when=when,
-            timeout=None,
-            retry=None,
-            needs=needs,
-            on_cancel="cancel",
-        )
+        checked = check_options(id, when=when, needs=needs)
         super().__init__(handler=nothing_called, is_async=False, shape="sleep", **checked)
         self.lasts_us = waiting_us(f"step {id!r}: the duration of a sleep", duration)
         self.doc = ""
