@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import py_compile
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -360,6 +362,22 @@ def test_a_file_and_what_it_imports(folder: Path, start: Start) -> None:
     dev.read_until(ENGINE)
     assert "saved: lib/helper.py\n" in dev.seen
     assert dev.seen.count("two\n") == 1  # the look at the edit is silent
+    stop(dev)
+
+
+def test_a_save_of_the_same_size_in_the_same_second_is_not_taken_for_the_one_before(file: Path, start: Start) -> None:
+    """I-2: that is how Python knows whether what another process compiled is of today."""
+    assert len(OTHER) == file.stat().st_size
+    second_ns = (file.stat().st_mtime_ns // 10**9 - 1_000) * 10**9
+    os.utime(file, ns=(second_ns, second_ns))
+    py_compile.compile(str(file))
+    dev = start("--json", "--drain-timeout", "0")
+    dev.read_until("waits")
+    other = file.with_name("other.txt")
+    other.write_text(OTHER)
+    os.utime(other, ns=(second_ns + 5, second_ns + 5))
+    other.replace(file)
+    dev.read_until('"held-back"')
     stop(dev)
 
 

@@ -24,7 +24,7 @@ from perdure.cli.exits import Exit
 from perdure.cli.output import Output, is_terminal
 from perdure.cli.problems import Problem, Report
 from perdure.cli.stopping import STOPS, give_back, on_stop
-from perdure.cli.watching import Saves, Stamp, Watch
+from perdure.cli.watching import Saves, Stamp, Watch, forget_compiled
 
 GRACE_S = 10.0
 """How much longer than its drain timeout an engine may take to end before it is killed: nothing is lost by that."""
@@ -110,6 +110,7 @@ class _Developing:
             changed = self._saves.see(await self._look_at_files())
             rest_s = max(self._loop.poll_s, LEAST_REST * (clock() - began_s))
             if changed:
+                forget_compiled(changed)
                 self._saved |= changed
                 self._news.set()
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import fnmatch
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import TypeAlias
 
@@ -132,3 +134,12 @@ class Saves:
         for path, stamp in more.items():
             self._known.setdefault(path, stamp)
             self._last.setdefault(path, stamp)
+
+
+def forget_compiled(saved: Iterable[Path]) -> None:
+    """Remove what other processes compiled of these: Python knows it again by second and size of the source alone,
+    which a quick edit may not change."""
+    for path in saved:
+        if path.suffix == ".py":
+            with suppress(OSError, NotImplementedError):
+                Path(cache_from_source(str(path))).unlink(missing_ok=True)
