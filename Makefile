@@ -29,7 +29,7 @@ demo: env ## the main job: a month of flights, refunded through three edits and 
 	@$(PY) -m examples.flight_refunds
 
 .PHONY: test
-test: env ## everything CI runs: format, lint, types, contracts, all tests, docs (under ten minutes)
+test: env servers ## everything CI runs: format, lint, types, contracts, all tests, docs (under ten minutes)
 	@$(PY) -m tools.check test
 
 .PHONY: check
@@ -41,7 +41,7 @@ fmt: env ## format the code and mend what the linter can mend
 	@$(PY) -m ruff format --quiet . && $(PY) -m ruff check --quiet --fix .
 
 .PHONY: conformance
-conformance: env ## the suite every store must pass; STORE=sqlite for one of them
+conformance: env servers ## the suite every store must pass; STORE=sqlite or STORE=pooler for one of them
 	@$(PYTEST) tests/conformance $(if $(STORE),-k $(STORE))
 
 .PHONY: scenarios
@@ -58,7 +58,7 @@ docs: env ## run every code block of README.md and docs
 	@$(PY) -m tools.docs_blocks $$(git ls-files -- README.md 'docs/*.md')
 
 .PHONY: deep
-deep: env ## the long runs that are too slow for every change
+deep: env servers ## the long runs that are too slow for every change
 	@$(PYTEST) -m deep --timeout 7200
 
 .PHONY: bench
@@ -71,6 +71,10 @@ bench-env: env
 
 .PHONY: env
 env: $(STAMP) ## make or refresh .venv as uv.lock says (the other targets do it themselves)
+
+.PHONY: servers
+servers:
+	@sh tools/servers.sh
 
 $(STAMP): pyproject.toml uv.lock tools/bootstrap.sh
 	@sh tools/bootstrap.sh

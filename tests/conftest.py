@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from tests.pgbouncer import PgBouncer
 from tests.postgres import PostgresServer
 
 DEFAULT_SEEDS = 200
@@ -46,6 +47,30 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
     finally:
         server.remove()
+
+
+@pytest.fixture(scope="session")
+def pooler(postgres: PostgresServer) -> Iterator[PgBouncer]:
+    """Give a PgBouncer in transaction mode before that server, one for each test process."""
+    bouncer = PgBouncer(postgres)
+    try:
+        bouncer.start()
+        yield bouncer
+    finally:
+        bouncer.remove()
+
+
+POSTGRES = ("postgres", "postgres-pooler")
+"""The ways to a store in PostgreSQL that tests take: directly, and through the pooler."""
+
+
+@pytest.fixture(params=POSTGRES)
+def postgres_url(request: pytest.FixtureRequest, postgres: PostgresServer) -> str:
+    """Give the URL of a new store in PostgreSQL; each test runs once a way there is to it."""
+    if request.param == "postgres":
+        return postgres.url()
+    bouncer: PgBouncer = request.getfixturevalue("pooler")
+    return bouncer.through(postgres.url())
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

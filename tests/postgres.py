@@ -26,8 +26,15 @@ class _As(TypedDict, total=False):
     extra_groups: list[int]
 
 
+def as_nobody() -> _As:
+    """How to start a program that refuses to run as root, where we are root."""
+    return {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
+
+
 class PostgresServer:
     """A server in a folder of its own. PostgreSQL refuses to run as root: then it runs as nobody.
+
+    `PERDURE_TEST_POSTGRES_BIN` names a folder with the programs of another release.
 
     Args:
         fsync: whether a commit survives a crash of the machine; tests of logic need not wait for that.
@@ -36,8 +43,7 @@ class PostgresServer:
     def __init__(self, *, fsync: bool = False) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="perdure-pg-", dir="/tmp"))  # a socket's path is short
         self.data = self.folder / "data"
-        self._bin = _wheel() / "pginstall" / "bin"
-        self._as: _As = {}
+        self._bin = Path(os.environ.get("PERDURE_TEST_POSTGRES_BIN") or _wheel() / "pginstall" / "bin")
         self._settings = {
             "listen_addresses": "",
             "unix_socket_directories": str(self.folder),
@@ -49,7 +55,6 @@ class PostgresServer:
         self._numbers = itertools.count(1)
         if os.getuid() == 0:
             os.chown(self.folder, NOBODY, NOBODY)
-            self._as = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
 
     def start(self) -> None:
         """Make a cluster where there is none, and start it; returns when it answers."""
@@ -94,7 +99,7 @@ class PostgresServer:
             text=True,
             timeout=90,
             env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"},
-            **self._as,
+            **as_nobody(),
         )
         if done.returncode:
             log = self.folder / "log"

@@ -6,7 +6,6 @@ import asyncio
 from datetime import timedelta
 
 from perdure import Canceled, Invocation, Succeeded, connect, step
-from tests.postgres import PostgresServer
 from tests.runtime.lab import app, line
 
 Inv = Invocation[str, object]
@@ -23,12 +22,11 @@ def two(inv: Inv) -> None:
         raise OSError("down")
 
 
-async def test_engine_and_client_meet_and_leave_no_task(postgres: PostgresServer) -> None:
+async def test_engine_and_client_meet_and_leave_no_task(postgres_url: str) -> None:
     """Work of every kind, submitted by both; the client hears of the ends [R-2, R-6]."""
-    url = postgres.url()
     pipeline = line(one, two)
     tasks = asyncio.all_tasks()
-    async with app(pipeline).engine(store=url) as engine, app(pipeline).client(store=url) as client:
+    async with app(pipeline).engine(store=postgres_url) as engine, app(pipeline).client(store=postgres_url) as client:
         runs = [await engine.submit(pipeline, str(n), deadline=timedelta(hours=1)) for n in range(20)]
         runs += [await client.submit(pipeline, str(n)) for n in range(20, 40)]
         parked = await client.submit(pipeline, "parked", delay=3600)
@@ -37,14 +35,13 @@ async def test_engine_and_client_meet_and_leave_no_task(postgres: PostgresServer
         await parked.cancel()
         assert isinstance(await parked.result(timeout=60), Canceled)
     assert asyncio.all_tasks() == tasks
-    async with connect(url) as reader:
+    async with connect(postgres_url) as reader:
         assert len(await reader.list(limit=100)) == 41
         assert (await reader.verify()).findings == ()
 
 
-async def test_the_next_engine_goes_on_with_what_the_last_one_left(postgres: PostgresServer) -> None:
+async def test_the_next_engine_goes_on_with_what_the_last_one_left(postgres_url: str) -> None:
     """Stopped in the middle of a step; the run is taken over and ends [R-2]."""
-    url = postgres.url()
     begun, open_now = asyncio.Event(), asyncio.Event()
 
     @step("waits/v1")
@@ -53,10 +50,10 @@ async def test_the_next_engine_goes_on_with_what_the_last_one_left(postgres: Pos
         await open_now.wait()
 
     pipeline = line(one, waits, two)
-    async with app(pipeline).engine(store=url) as engine:
+    async with app(pipeline).engine(store=postgres_url) as engine:
         run = await engine.submit(pipeline, "x")
         await asyncio.wait_for(begun.wait(), 30)
         await engine.drain(0)
     open_now.set()
-    async with app(pipeline).engine(store=url) as engine:
+    async with app(pipeline).engine(store=postgres_url) as engine:
         assert isinstance(await engine.result(run.id, timeout=60), Succeeded)

@@ -155,7 +155,10 @@ class Store(Protocol):
         ...
 
     def on_change(self, listener: Callable[[], None], /) -> None:
-        """Call `listener` on the loop soon (within 100 ms) after another process or client committed anything."""
+        """Call `listener` on the loop soon (within 100 ms) after another process or client committed anything.
+
+        A store that can only look whether its server did anything may call for its own commits, too.
+        """
         ...
 
     def on_trouble(self, listener: Callable[[Trouble], None], /) -> None:

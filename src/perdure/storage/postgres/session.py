@@ -26,6 +26,9 @@ ErrorKind: TypeAlias = Literal["again", "passing", "fatal", "data"]
 CONNECT_S = 10
 """How long a server may take to answer at all."""
 
+OLDEST = 15
+"""The oldest release of PostgreSQL that the tests are run against."""
+
 _LIVELINESS = {
     "application_name": "perdure",
     "connect_timeout": CONNECT_S,
@@ -126,8 +129,8 @@ class Session:
             )
         if encoding != "UTF8":
             raise StoreUnusable(f"{place.shown} has the encoding {encoding}; a database in UTF8 is needed")
-        if version < 140000:
-            raise StoreUnusable(f"{place.shown} is PostgreSQL {version // 10000}; 14 or newer is needed")
+        if version // 10000 < OLDEST:
+            raise StoreUnusable(f"{place.shown} is PostgreSQL {version // 10000}; {OLDEST} or newer is needed")
 
     # --- statements; @ stands for our schema
 
