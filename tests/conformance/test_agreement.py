@@ -26,15 +26,18 @@ from msgspec.structs import replace
 from perdure.core.facts import RunCancelRequested
 from perdure.core.signature import signature_of
 from perdure.ports.store import (
+    TERMINAL,
     Append,
     AppendResult,
     Committed,
     Conflict,
     Deployment,
     IndexState,
+    LoadedRun,
     PipelineHold,
     RunFilter,
     RunStatus,
+    RunTail,
     ScheduleState,
     Snapshot,
     Store,
@@ -327,6 +330,20 @@ class Agreement(RuleBasedStateMachine):
         kept = {row.run.run_id for row in rows}
         self.drafts = [draft for draft in self.drafts if draft.run_id in kept]
 
+    @rule(before_us=TIMES, back=st.booleans())
+    def archives(self, before_us: int, back: bool) -> None:
+        first, second = self.archived(self.memory, before_us, back), self.archived(self.other, before_us, back)
+        assert _without_numbers(first) == _without_numbers(second)
+        for mine, other in zip(first, second, strict=True):
+            self.numbers[mine.row.run.run_id] = mine.row.locator, other.row.locator
+        if not back:
+            gone = {run.row.run.run_id for run in first}
+            self.drafts = [draft for draft in self.drafts if draft.run_id not in gone]
+
+    def archived(self, store: Store, before_us: int, back: bool) -> list[LoadedRun]:
+        """What retention takes, removed; and put back, if it is to be and ended properly."""
+        return self.loop.run_until_complete(_archived(store, before_us, back))
+
     @precondition(lambda self: bool(self.drafts))
     @rule(pick=PICK, state=STATES, ended_us=st.none() | TIMES, held=st.booleans())
     def restores(self, pick: int, state: IndexState, ended_us: int | None, held: bool) -> None:
@@ -378,6 +395,22 @@ class Agreement(RuleBasedStateMachine):
             self.both(lambda store: store.ledgers())
             self.both(lambda store: store.anybody_waits())
             self.both(lambda store: store.count_ended(10**18))
+
+
+async def _archived(store: Store, before_us: int, back: bool) -> list[LoadedRun]:
+    found: list[LoadedRun] = []
+    for run in sorted(await store.ended_runs(before_us, 10**6), key=lambda run: run.run_id):
+        loaded = await store.load_all_rows(run.run_id)
+        if loaded is not None and loaded.row.state.status in TERMINAL:
+            found.append(loaded)
+    tails = [RunTail(run.row.locator, run.rows[-1].first_seq, run.rows[-1].hash) for run in found]
+    assert await store.remove_runs(tails) == len(found)
+    if not back:
+        return found
+    for old in found:
+        assert await store.insert_ended(old.row.run, old.row.state, old.row.ended_us or 0, old.rows)
+    again = [await store.load_all_rows(old.row.run.run_id) for old in found]
+    return [run for run in again if run is not None]
 
 
 async def _rows_of(store: Store, run_id: str) -> object:

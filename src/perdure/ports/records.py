@@ -234,6 +234,26 @@ class LoadedRun(msgspec.Struct, frozen=True, gc=False):
     rows: tuple[JournalRow, ...]
 
 
+class EndedRun(msgspec.Struct, frozen=True, gc=False):
+    """A run that retention may take [R-9]."""
+
+    ended_us: int
+    locator: int
+    run_id: str
+
+
+class RunTail(msgspec.Struct, frozen=True, gc=False):
+    """A run as it was read: it is the same as long as its last journal row is this one.
+
+    Attributes:
+        seq, hash: first sequence and hash of the last row.
+    """
+
+    locator: int
+    seq: int
+    hash: bytes
+
+
 class Deployment(msgspec.Struct, frozen=True, gc=False):
     """A topology made current at a time [D-4]. `steps` is `core.topology.encode_steps` output."""
 

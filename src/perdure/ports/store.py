@@ -29,6 +29,7 @@ from perdure.ports.records import (
     Committed,
     Conflict,
     Deployment,
+    EndedRun,
     Fenced,
     Gone,
     IndexState,
@@ -41,6 +42,7 @@ from perdure.ports.records import (
     RunFilter,
     RunRow,
     RunStatus,
+    RunTail,
     ScheduleState,
     SlotTaken,
     Snapshot,
@@ -58,6 +60,7 @@ __all__ = [
     "Conflict",
     "Deployment",
     "DueRun",
+    "EndedRun",
     "Fenced",
     "Gone",
     "IndexState",
@@ -70,6 +73,7 @@ __all__ = [
     "RunFilter",
     "RunRow",
     "RunStatus",
+    "RunTail",
     "ScheduleState",
     "SlotTaken",
     "Snapshot",
@@ -258,6 +262,28 @@ class Store(Protocol):
         """Remove up to `limit` terminal runs ended before `before_us`, whole; returns how many [R-9].
 
         A run that holds its slot for ever stays: it is the record of that [R-5]; so does one that another waits for.
+        """
+        ...
+
+    async def ended_runs(self, before_us: int, limit: int, /, *, after: EndedRun | None = None) -> Sequence[EndedRun]:
+        """A page of the runs that `remove_ended` would remove, in an order of the store's own [R-9].
+
+        Args:
+            after: the last of the page before; it may be gone by now.
+        """
+        ...
+
+    async def remove_runs(self, runs: Sequence[RunTail], /) -> int:
+        """Remove those of the runs that `remove_ended` might remove, whatever their age, and that are as they were
+        read; all in one transaction. Returns how many [R-9].
+        """
+        ...
+
+    async def insert_ended(self, new: NewRun, state: IndexState, ended_us: int, rows: Sequence[JournalRow], /) -> bool:
+        """Put back a run that has ended, whole and in one transaction, as it was removed; `state` is terminal [R-9].
+
+        It gets a number of its own, and neither slot nor due time, nobody is told, and nobody waits for it. Returns
+        False, and writes nothing, if a run or a journal of that id is there.
         """
         ...
 

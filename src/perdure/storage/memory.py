@@ -18,6 +18,7 @@ from perdure.ports.store import (
     AppendResult,
     Deployment,
     DueRun,
+    EndedRun,
     IndexState,
     JournalRow,
     LedgerCount,
@@ -26,6 +27,7 @@ from perdure.ports.store import (
     PipelineHold,
     RunFilter,
     RunRow,
+    RunTail,
     ScheduleState,
     Snapshot,
     SubmissionKey,
@@ -34,6 +36,7 @@ from perdure.ports.store import (
     WaitingRuns,
     share,
 )
+from perdure.storage import memory_retention as retention
 from perdure.storage.memory_data import MemoryData, MemoryRun
 
 __all__ = ["MemoryData", "MemoryRun", "MemoryStore", "shared"]
@@ -293,10 +296,6 @@ class MemoryStore:
         self._committed()
         return granted
 
-    def _is_kept(self, run: MemoryRun) -> bool:
-        """It is the record of its slot, or somebody is about to look how it ended."""
-        return run.slot_held or self.data.awaits.awaited(run.run_id)
-
     async def anybody_waits(self) -> bool:
         self._live()
         return self.data.awaits.any
@@ -318,22 +317,36 @@ class MemoryStore:
         self._live()
         return self.data.forget_keys(now_us)
 
-    def _removable(self, before_us: int) -> list[MemoryRun]:
-        runs = self.data.runs()
-        return [run for run in runs if run.ended_us is not None and run.ended_us < before_us and not self._is_kept(run)]
-
     async def count_ended(self, before_us: int, /) -> int:
         self._live()
-        return len(self._removable(before_us))
+        return len(retention.removable(self.data, before_us))
+
+    async def ended_runs(self, before_us: int, limit: int, /, *, after: EndedRun | None = None) -> Sequence[EndedRun]:
+        self._live()
+        return retention.page(self.data, before_us, limit, after)
 
     async def remove_ended(self, before_us: int, limit: int, /) -> int:
         self._live()
         self._flush()
-        old = self._removable(before_us)[:limit]
+        old = retention.removable(self.data, before_us)[:limit]
         for run in old:
             self.data.remove(run)
         self._committed()
         return len(old)
+
+    async def remove_runs(self, runs: Sequence[RunTail], /) -> int:
+        self._live()
+        self._flush()
+        removed = retention.remove(self.data, runs)
+        self._committed()
+        return removed
+
+    async def insert_ended(self, new: NewRun, state: IndexState, ended_us: int, rows: Sequence[JournalRow], /) -> bool:
+        self._live()
+        self._flush()
+        inserted = retention.insert(self.data, new, state, ended_us, rows)
+        self._committed()
+        return inserted
 
     async def ledgers(self) -> Sequence[LedgerCount]:
         self._live()

@@ -147,8 +147,7 @@ class MemoryData:
             holder = self._slots.get(slot)
             if holder is not None and holder.new is not None:
                 return SlotTaken(holder.run_id, holder.new.input_digest)
-        run = MemoryRun(next(self._numbers), append.run_id, new=new)
-        self._runs[run.locator] = self._by_id[run.run_id] = run
+        run = self.add(new)
         if append.key is not None:
             self.put_key(append.key)
         if slot is not None and not new.waits:
@@ -159,6 +158,12 @@ class MemoryData:
             self._waiting.setdefault(slot, {})[run.locator] = run
             self._grant(slot, append.at_us)
         return Committed(run.locator)
+
+    def add(self, new: NewRun) -> MemoryRun:
+        """A run of that id, with nothing in it; there must be none."""
+        run = MemoryRun(next(self._numbers), new.run_id, new=new)
+        self._runs[run.locator] = self._by_id[run.run_id] = run
+        return run
 
     def _append_index(self, run: MemoryRun, append: Append) -> None:
         outside = append.token == 0 and append.new is None

@@ -226,33 +226,6 @@ async def forget_ledgers(session: Session) -> int:
     )
 
 
-# --- retention
-
-_REMOVABLE = "ended_us < %(before)s AND NOT slot_held AND NOT EXISTS (SELECT 1 FROM @waiter WHERE target = id)"
-
-
-async def count_ended(session: Session, before_us: int) -> int:
-    """How many `remove_ended` would remove."""
-    return await session.number(f"SELECT count(*) FROM @run WHERE {_REMOVABLE}", {"before": before_us})
-
-
-async def remove_ended(session: Session, before_us: int, limit: int) -> int:
-    """Remove up to `limit` runs that ended before; how many there were. Whoever has one locked keeps it for now."""
-    removed = await session.rows(
-        f"""
-        WITH old AS (SELECT n FROM @run WHERE {_REMOVABLE} ORDER BY ended_us LIMIT %(limit)s FOR UPDATE SKIP LOCKED),
-        gone AS (DELETE FROM @run WHERE n IN (SELECT n FROM old) RETURNING n),
-        rows AS (DELETE FROM @journal WHERE run IN (SELECT n FROM old)),
-        folded AS (DELETE FROM @snapshot WHERE run IN (SELECT n FROM old))
-        SELECT n FROM gone
-        """,
-        {"before": before_us, "limit": limit},
-    )
-    if removed:
-        await session.run("DELETE FROM @stray WHERE run = ANY (%s)", ([row[0] for row in removed],))
-    return len(removed)
-
-
 # --- rebuilding
 
 

@@ -13,6 +13,7 @@ from perdure.ports.store import (
     Append,
     AppendResult,
     Deployment,
+    EndedRun,
     IndexState,
     JournalRow,
     LedgerCount,
@@ -21,6 +22,7 @@ from perdure.ports.store import (
     PipelineHold,
     RunFilter,
     RunRow,
+    RunTail,
     ScheduleState,
     Snapshot,
     SubmissionKey,
@@ -28,7 +30,7 @@ from perdure.ports.store import (
     WaitCycle,
     WaitingRuns,
 )
-from perdure.storage.postgres import awaits, keys, queries, slots, small
+from perdure.storage.postgres import awaits, keys, queries, retention, slots, small
 from perdure.storage.postgres.group import PutSnapshot, SetIndex
 from perdure.storage.postgres.listen import Listener
 from perdure.storage.postgres.owner import Ownership
@@ -254,7 +256,7 @@ class PostgresStore:
         return await self._read(slots.waiting_runs)
 
     async def count_ended(self, before_us: int, /) -> int:
-        return await self._read(lambda s: queries.count_ended(s, before_us))
+        return await self._read(lambda s: retention.count_ended(s, before_us))
 
     async def missing_index(self, limit: int, /) -> Sequence[str]:
         return await self._read(lambda s: queries.missing_index(s, limit))
@@ -298,7 +300,16 @@ class PostgresStore:
         return await self._write(lambda s: keys.forget(s, now_us))
 
     async def remove_ended(self, before_us: int, limit: int, /) -> int:
-        return await self._write(lambda s: queries.remove_ended(s, before_us, limit))
+        return await self._write(lambda s: retention.remove_ended(s, before_us, limit))
+
+    async def ended_runs(self, before_us: int, limit: int, /, *, after: EndedRun | None = None) -> Sequence[EndedRun]:
+        return await self._read(lambda s: retention.ended_runs(s, before_us, limit, after))
+
+    async def remove_runs(self, runs: Sequence[RunTail], /) -> int:
+        return await self._write(lambda s: retention.remove_runs(s, runs))
+
+    async def insert_ended(self, new: NewRun, state: IndexState, ended_us: int, rows: Sequence[JournalRow], /) -> bool:
+        return await self._write(lambda s: retention.insert(s, new, state, ended_us, rows))
 
     async def reclaim(self) -> int:
         """The server's own vacuum gives space back to tables, not to the disk: 0 bytes."""

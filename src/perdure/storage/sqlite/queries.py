@@ -232,38 +232,7 @@ def deploy(con: sqlite3.Connection, new: Deployment) -> bool:
     return con.execute("INSERT INTO deployment VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", values).rowcount == 1
 
 
-# --- retention
-
-_REMOVABLE = "slot_held = 0 AND NOT EXISTS (SELECT 1 FROM waiter WHERE target = run.id)"
-
-
-def count_ended(con: sqlite3.Connection, before_us: int) -> int:
-    """How many `remove_ended` would remove."""
-    return number(con, f"SELECT count(*) FROM run WHERE ended_us < ? AND {_REMOVABLE}", (before_us,))
-
-
-def ended_runs(con: sqlite3.Connection, before_us: int, limit: int, after_n: int) -> list[int]:
-    """Numbers of runs that `remove` may remove, those above `after_n` first, so that batches do not scan what stays."""
-    statement = f"SELECT n FROM run WHERE n {{}} ? AND ended_us < ? AND {_REMOVABLE} ORDER BY n LIMIT ?"
-    found = [row[0] for row in con.execute(statement.format(">"), (after_n, before_us, limit))]
-    if after_n and len(found) < limit:
-        found += [row[0] for row in con.execute(statement.format("<="), (after_n, before_us, limit - len(found)))]
-    return found
-
-
-def remove(con: sqlite3.Connection, numbers: Sequence[int], before_us: int) -> int:
-    """Remove those of the runs that have ended before; how many there were.
-
-    Index row first; the trigger notes the number as stray until its journal is gone too.
-    """
-    removed = 0
-    for n in numbers:
-        if con.execute(f"DELETE FROM run WHERE n = ? AND ended_us < ? AND {_REMOVABLE}", (n, before_us)).rowcount:
-            con.execute("DELETE FROM journal WHERE run = ?", (n,))
-            con.execute("DELETE FROM snapshot WHERE run = ?", (n,))
-            con.execute("DELETE FROM stray WHERE run = ?", (n,))
-            removed += 1
-    return removed
+# --- space and size
 
 
 def shrink(con: sqlite3.Connection, pages: int) -> bool:

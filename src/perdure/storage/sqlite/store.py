@@ -15,6 +15,7 @@ from perdure.ports.store import (
     Append,
     AppendResult,
     Deployment,
+    EndedRun,
     IndexState,
     JournalRow,
     LedgerCount,
@@ -23,6 +24,7 @@ from perdure.ports.store import (
     PipelineHold,
     RunFilter,
     RunRow,
+    RunTail,
     ScheduleState,
     Snapshot,
     SubmissionKey,
@@ -30,7 +32,7 @@ from perdure.ports.store import (
     WaitCycle,
     WaitingRuns,
 )
-from perdure.storage.sqlite import awaits, holds, keys, queries, schedules, slots
+from perdure.storage.sqlite import awaits, holds, keys, queries, retention, schedules, slots
 from perdure.storage.sqlite.busy import PATIENCE_S
 from perdure.storage.sqlite.group import PutSnapshot, SetIndex
 from perdure.storage.sqlite.mail import Mailbox
@@ -315,13 +317,22 @@ class SqliteStore:
         return await self._write(lambda con: keys.forget(con, now_us))
 
     async def count_ended(self, before_us: int, /) -> int:
-        return await self._read(lambda con: queries.count_ended(con, before_us))
+        return await self._read(lambda con: retention.count_ended(con, before_us))
 
     async def remove_ended(self, before_us: int, limit: int, /) -> int:
         after = self._removed_up_to
-        numbers = await self._read(lambda con: queries.ended_runs(con, before_us, limit, after))
+        numbers = await self._read(lambda con: retention.ended_runs(con, before_us, limit, after))
         self._removed_up_to = numbers[-1] if len(numbers) == limit else 0
-        return await self._write(lambda con: queries.remove(con, numbers, before_us)) if numbers else 0
+        return await self._write(lambda con: retention.remove(con, numbers, before_us)) if numbers else 0
+
+    async def ended_runs(self, before_us: int, limit: int, /, *, after: EndedRun | None = None) -> Sequence[EndedRun]:
+        return await self._read(lambda con: retention.page(con, before_us, limit, after))
+
+    async def remove_runs(self, runs: Sequence[RunTail], /) -> int:
+        return await self._write(lambda con: retention.remove_runs(con, runs))
+
+    async def insert_ended(self, new: NewRun, state: IndexState, ended_us: int, rows: Sequence[JournalRow], /) -> bool:
+        return await self._write(lambda con: retention.insert(con, new, state, ended_us, rows))
 
     async def reclaim(self) -> int:
         before = await self._read(lambda con: queries.size(self.path))

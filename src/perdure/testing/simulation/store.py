@@ -17,6 +17,7 @@ from perdure.ports.store import (
     AppendResult,
     Committed,
     Deployment,
+    EndedRun,
     IndexState,
     JournalRow,
     LedgerCount,
@@ -25,6 +26,7 @@ from perdure.ports.store import (
     PipelineHold,
     RunFilter,
     RunRow,
+    RunTail,
     ScheduleState,
     Snapshot,
     Store,
@@ -360,6 +362,18 @@ class FaultyStore:
     async def remove_ended(self, before_us: int, limit: int, /) -> int:
         await self._read()
         return await self._inner.remove_ended(before_us, limit)
+
+    async def ended_runs(self, before_us: int, limit: int, /, *, after: EndedRun | None = None) -> Sequence[EndedRun]:
+        await self._read()
+        return await self._inner.ended_runs(before_us, limit, after=after)
+
+    async def remove_runs(self, runs: Sequence[RunTail], /) -> int:
+        await self._read()
+        return await self._inner.remove_runs(runs)
+
+    async def insert_ended(self, new: NewRun, state: IndexState, ended_us: int, rows: Sequence[JournalRow], /) -> bool:
+        await self._read()
+        return await self._inner.insert_ended(new, state, ended_us, rows)
 
     async def reclaim(self) -> int:
         return await self._inner.reclaim()
