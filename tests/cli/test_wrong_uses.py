@@ -278,7 +278,7 @@ READS = ("list", "show last", "watch last", "explain last", "journal last", "ver
 
 
 @pytest.fixture
-def ids(shop: Path, cli: Cli) -> dict[str, str]:
+def ids(shop: Path, names: dict[str, str]) -> dict[str, str]:
     """Give the ids behind the names in the table, and some files that are not stores."""
     (shop / "text.db").write_text("this is not a database, however long one looks at it\n" * 30)
     con = sqlite3.connect(shop / "foreign.db")
@@ -286,7 +286,7 @@ def ids(shop: Path, cli: Cli) -> dict[str, str]:
     con.close()
     (shop / "orders.py").write_text("")
     _write_odd_edits(shop)
-    return {name.upper(): run_id(cli, name) for name in ("good", "bad", "stuck", "odd", "later")}
+    return {name.upper(): names[name] for name in ("good", "bad", "stuck", "odd", "later")}
 
 
 def _write_odd_edits(shop: Path) -> None:

@@ -99,8 +99,13 @@ def epilog() -> str:
     return "\n".join(["\b", "Exit codes:", *(f"  {int(code):>3}  {meaning}" for code, meaning in MEANINGS.items())])
 
 
-def build() -> typer.Typer:
-    """The command line as typer sees it."""
+def build(only: str | None = None) -> typer.Typer:
+    """The command line as typer sees it.
+
+    Args:
+        only: the one command that is wanted; typer reads the signature of every command it is given, which takes
+            longer than most commands do. All of them where there is no command of that name.
+    """
     app = typer.Typer(
         name="perdure",
         help=ABOUT,
@@ -110,9 +115,10 @@ def build() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
     app.callback()(_root)
-    for commands in COMMANDS.values():
-        for name, command in commands.items():
-            app.command(name, short_help=_summary(command))(command)
+    every = {name: command for commands in COMMANDS.values() for name, command in commands.items()}
+    wanted = every if only is None or only not in every else {only: every[only]}
+    for name, command in wanted.items():
+        app.command(name, short_help=_summary(command))(command)
     return app
 
 
@@ -147,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     open_streams()
     try:
-        command = typer.main.get_command(build())
+        command = typer.main.get_command(build(arguments[0] if arguments else None))
         answer: object = command.main(args=arguments or ["--help"], prog_name="perdure", standalone_mode=False)
         if not arguments:
             return Exit.USAGE
