@@ -105,6 +105,7 @@ FILTERS = st.builds(
     submitted_after_us=st.none() | TIMES,
     submitted_before_us=st.none() | TIMES,
 )
+LABELS = st.dictionaries(st.sampled_from(("team", "invoice")), st.sampled_from(("a", "ü")), max_size=2)
 PICK = st.integers(0, 10**6)
 
 
@@ -176,13 +177,24 @@ class Agreement(RuleBasedStateMachine):
         tenant=st.sampled_from(("default", "default", "acme")),
         at_us=TIMES,
         token=st.integers(0, 1),
+        labels=LABELS,
     )
     def submits(
-        self, state: IndexState, slot: str | None, once: bool, pipeline: str, tenant: str, at_us: int, token: int
+        self,
+        state: IndexState,
+        slot: str | None,
+        once: bool,
+        pipeline: str,
+        tenant: str,
+        at_us: int,
+        token: int,
+        labels: dict[str, str],
     ) -> None:
         self.made += 1
         run_id = f"run-{self.made * 7919 % 1000:03}"
-        draft = Draft(run_id, slot=slot, once=once, pipeline=pipeline, tenant=tenant, submitted_us=at_us)
+        draft = Draft(
+            run_id, slot=slot, once=once, pipeline=pipeline, tenant=tenant, submitted_us=at_us, annotations=labels
+        )
         append = draft.submit(state, token)
         result = self.send(append)
         if isinstance(result, Committed):

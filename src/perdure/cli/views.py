@@ -42,6 +42,7 @@ def info_json(info: RunInfo) -> dict[str, object]:
         "submitted_at": iso_utc(info.submitted_us),
         "due_at": iso_utc(info.due_us),
         "ended_at": iso_utc(info.ended_us),
+        "annotations": info.annotations,
     }
 
 

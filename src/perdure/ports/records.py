@@ -22,6 +22,7 @@ class NewRun(msgspec.Struct, frozen=True, gc=False):
         deadline_us: 0 for none.
         waits: not empty for a run that may wait for its slot: it gets the slot as soon as it is free and nobody who
             waits for it came before [R-5]. See `Store.grant_slots`.
+        annotations: labels to find it by, in the order of their keys; a run without any costs nothing more.
     """
 
     run_id: str
@@ -34,6 +35,7 @@ class NewRun(msgspec.Struct, frozen=True, gc=False):
     submitted_us: int
     deadline_us: int = 0
     waits: Literal["", "queue", "replace"] = ""
+    annotations: tuple[tuple[str, str], ...] = ()
 
 
 class IndexState(msgspec.Struct, frozen=True, gc=False):

@@ -29,6 +29,7 @@ def new_run(submitted: RunSubmitted, submitted_us: int) -> NewRun:
         submitted_us,
         submitted.deadline_us,
         submitted.waits,
+        tuple(sorted(submitted.annotations.items())) if submitted.annotations else (),
     )
 
 

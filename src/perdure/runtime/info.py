@@ -39,6 +39,7 @@ class RunInfo(msgspec.Struct, frozen=True):
         priority: higher comes first where more runs are due than there are places [R-1].
         parent: the run whose child this is, empty if it is nobody's [B-21]; only `info` and `watch` look for it.
         progress: of the items at which it stands, where there are any; only `info` and `watch` look for it.
+        annotations: labels that it was submitted with.
     """
 
     run_id: str
@@ -60,6 +61,7 @@ class RunInfo(msgspec.Struct, frozen=True):
     priority: int = 0
     parent: str = ""
     progress: UnitProgress | None = None
+    annotations: dict[str, str] = msgspec.field(default_factory=dict[str, str])
 
     @property
     def ended(self) -> bool:
@@ -90,6 +92,7 @@ def info_of(row: RunRow, p: Projection | None = None) -> RunInfo:
         state.priority,
         "" if p is None or p.submitted is None or p.submitted.parent is None else p.submitted.parent.run_id,
         None if p is None else progress_of(p),
+        dict(run.annotations),
     )
 
 

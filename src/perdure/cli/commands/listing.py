@@ -53,7 +53,7 @@ def list_runs(
     """List runs, newest first, and how many there are by status.
 
     JSON: one object with runs (each run_id, pipeline, tenant, resource, status, step, reason, canceling, generation,
-    worker, priority, submitted_at, due_at, ended_at), counts (number by status, over all pages), next (the
+    worker, priority, submitted_at, due_at, ended_at, annotations), counts (number by status, over all pages), next (the
     --after of the next page, or null) and held_pipelines (their ids).
     """
     from perdure.cli.times import now_us, parse_past_us

@@ -282,7 +282,7 @@ def _first_arrays(appends: Sequence[Append]) -> list[Packed]:
     ]
 
 
-_NEW_KINDS = (Texts, Texts, Texts, Texts, Texts, Bools, Bools, Byteas, Int8s, Int8s, Texts)
+_NEW_KINDS = (Texts, Texts, Texts, Texts, Texts, Bools, Bools, Byteas, Int8s, Int8s, Texts, Texts)
 
 
 async def _submit_many(session: Session, sent: Numbered, results: list[EntryResult]) -> None:

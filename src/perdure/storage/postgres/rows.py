@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from perdure.ports.store import IndexState, JournalRow, NewRun, RunRow
+from perdure.storage import labels
 from perdure.storage.postgres.packed import Bools, Byteas, Int8s, Packed, Texts
 from perdure.storage.postgres.session import Row, Value
 
@@ -29,15 +30,16 @@ STATE_VALUES = ", ".join(["%s"] * len(STATE))
 STATE_ASSIGNMENTS = f"{', '.join(f'{name} = %s' for name in STATE)}, attention = false, awaiting = NULL"
 
 NEW_COLUMNS = (
-    "id, tenant, pipeline, resource, slot_key, slot_once, slot_held, input_digest, submitted_us, deadline_us, waits"
+    "id, tenant, pipeline, resource, slot_key, slot_once, slot_held, input_digest, submitted_us, deadline_us, waits, "
+    "annotations"
 )
-NEW_VALUES = ", ".join(["%s"] * 11)
+NEW_VALUES = ", ".join(["%s"] * 12)
 RUN_COLUMNS = (
     "r.n, r.id, r.tenant, r.pipeline, r.resource, r.slot_key, r.slot_once, r.input_digest, r.submitted_us, "
-    "r.deadline_us, r.waits, r.slot_held, r.ended_us, r.attention, r.awaiting, "
+    "r.deadline_us, r.waits, r.annotations, r.slot_held, r.ended_us, r.attention, r.awaiting, "
     f"{', '.join(f'r.{name}' for name in STATE)}"
 )
-RUN_WIDTH = 15 + len(STATE)
+RUN_WIDTH = 16 + len(STATE)
 JOURNAL_COLUMNS = "j.first_seq, j.count, j.at_us, j.append_id, j.hash, j.facts"
 
 
@@ -81,6 +83,7 @@ def new_values(new: NewRun, *, slot_held: bool) -> tuple[str | bytes | int | boo
         new.submitted_us,
         new.deadline_us,
         new.waits,
+        labels.stored(new.annotations),
     )
 
 
@@ -97,12 +100,24 @@ INSERT_LEDGERS = """
 
 def read_run(row: Row) -> RunRow:
     """A row of `RUN_COLUMNS`."""
-    n, id_, tenant, pipeline, resource, slot_key, once, digest, submitted, deadline, waits, held, *rest = row
-    ended, attention, awaiting, *state = rest
+    n, id_, tenant, pipeline, resource, slot_key, once, digest, submitted, deadline, waits, told, *rest = row
+    held, ended, attention, awaiting, *state = rest
     status, due, worker, token, generation, build, reason, canceling, step, version, tail, signature, priority = state
     return RunRow(
         n,
-        NewRun(id_, tenant, pipeline, resource, slot_key, once, digest, submitted, deadline, waits),
+        NewRun(
+            id_,
+            tenant,
+            pipeline,
+            resource,
+            slot_key,
+            once,
+            digest,
+            submitted,
+            deadline,
+            waits,
+            labels.read(told),
+        ),
         IndexState(
             status,
             due,

@@ -81,7 +81,7 @@ def _insert_first(rows: int) -> str:
 
 INSERT_FIRST_ROWS = _insert_first(NEW_AT_ONCE)
 INSERT_RUNS = INSERT_RUN.replace("(id,", "(n, id,").replace(
-    f"({', '.join('?' * 25)})", ", ".join([f"({', '.join('?' * 26)})"] * NEW_AT_ONCE)
+    f"({', '.join('?' * 26)})", ", ".join([f"({', '.join('?' * 27)})"] * NEW_AT_ONCE)
 )
 INSERT_NEXT = """
     INSERT INTO journal (run, first_seq, count, at_us, append_id, hash, facts)

@@ -19,6 +19,7 @@ from perdure.ports.store import (
     Snapshot,
     share,
 )
+from perdure.storage import labels
 from perdure.storage.sqlite import awaits
 from perdure.storage.sqlite.holds import unless_held
 from perdure.storage.sqlite.rows import (
@@ -291,13 +292,19 @@ def restore_index(
     con.execute(
         "INSERT INTO run (n, id, tenant, pipeline, resource, slot_key, slot_once, slot_held, input_digest, "
         "submitted_us, deadline_us, status, token, generation, build, reason, canceling, step, version, tail_hash, "
-        "signature, waits) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', 0, 0, '', '', 0, '', 0, x'', x'', ?) "
+        "signature, waits, annotations) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', 0, 0, '', '', 0, '', 0, x'', x'', ?, ?) "
         "ON CONFLICT (n) DO UPDATE SET "
         "id = excluded.id, tenant = excluded.tenant, pipeline = excluded.pipeline, resource = excluded.resource, "
         "slot_key = excluded.slot_key, slot_once = excluded.slot_once, slot_held = excluded.slot_held, "
         "input_digest = excluded.input_digest, submitted_us = excluded.submitted_us, "
-        "deadline_us = excluded.deadline_us, waits = excluded.waits",
-        (n, *run_values(new, slot_held=held, digest=new.input_digest), new.waits or None),
+        "deadline_us = excluded.deadline_us, waits = excluded.waits, annotations = excluded.annotations",
+        (
+            n,
+            *run_values(new, slot_held=held, digest=new.input_digest),
+            new.waits or None,
+            labels.stored(new.annotations),
+        ),
     )
     con.execute(f"UPDATE run SET {STATE_ASSIGNMENTS}, ended_us = ? WHERE n = ?", (*state_values(state), ended_us, n))
     awaits.register(con.cursor(), n, state)

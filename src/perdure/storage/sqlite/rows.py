@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from perdure.ports.store import TERMINAL, IndexState, JournalRow, NewRun, RunRow
+from perdure.storage import labels
 
 SqlValue: TypeAlias = str | bytes | int | None
 Row: TypeAlias = tuple[Any, ...]
@@ -21,7 +22,7 @@ DIGEST = """
 RUN_COLUMNS = (
     f"n, id, tenant, pipeline, resource, slot_key, slot_once, {DIGEST}, submitted_us, deadline_us, "
     "status, due_us, worker, token, generation, build, reason, canceling, step, version, tail_hash, "
-    "signature, priority, ended_us, attention, waits, slot_held, awaiting"
+    "signature, priority, ended_us, attention, waits, slot_held, awaiting, annotations"
 )
 JOURNAL_COLUMNS = "first_seq, count, at_us, append_id, hash, CAST(facts AS BLOB)"
 """The facts as bytes: a damaged text is for `verify` to find, not for the driver to stumble over."""
@@ -54,8 +55,8 @@ def state_values(state: IndexState) -> tuple[SqlValue, ...]:
 INSERT_RUN = """
     INSERT INTO run (id, tenant, pipeline, resource, slot_key, slot_once, slot_held, input_digest, submitted_us,
                      deadline_us, ended_us, status, due_us, worker, token, generation, build, reason, canceling, step,
-                     version, tail_hash, signature, priority, waits)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                     version, tail_hash, signature, priority, waits, annotations)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT DO NOTHING
 """
 
@@ -83,7 +84,7 @@ def new_run_values(new: NewRun, state: IndexState, at_us: int, facts: bytes) -> 
     )
     held = new.slot_key is not None and not new.waits
     columns = run_values(new, slot_held=held, digest=None if told else new.input_digest)
-    return (*columns, ended_us, *state_values(state), new.waits or None)
+    return (*columns, ended_us, *state_values(state), new.waits or None, labels.stored(new.annotations))
 
 
 def run_values(new: NewRun, *, slot_held: bool, digest: bytes | None) -> tuple[SqlValue, ...]:
@@ -114,7 +115,7 @@ def read_run(row: Row) -> RunRow:
     """A row of `RUN_COLUMNS`."""
     (n, id_, tenant, pipeline, resource, slot_key, once, digest, submitted, deadline, *rest) = row
     (status, due, worker, token, generation, build, reason, canceling, step, version, tail_hash, *rest) = rest
-    (signature, priority, ended, attention, waits, slot_held, awaiting) = rest
+    (signature, priority, ended, attention, waits, slot_held, awaiting, told) = rest
     return RunRow(
         n,
         NewRun(
@@ -128,6 +129,7 @@ def read_run(row: Row) -> RunRow:
             submitted,
             deadline,
             waits or "",
+            labels.read(told),
         ),
         IndexState(
             status,

@@ -18,6 +18,11 @@ APPLICATION_ID = 0x70726472  # "prdr"
 SCHEMA_VERSION = 1
 OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
 
+_ANNOTATE = """
+    INSERT INTO annotation (key, value, submitted_us, run)
+    SELECT key, value, new.submitted_us, new.n FROM json_each(ifnull(new.annotations, '{}'))
+"""
+
 SCHEMA = (
     # One row per append [J-1]. Appended in file order: a group touches few pages however many runs it is about.
     """
@@ -34,7 +39,7 @@ SCHEMA = (
     "CREATE UNIQUE INDEX journal_key ON journal (run, first_seq)",
     # Index rows. resource NULL: the slot key or else the run's id.
     # input_digest NULL: the first fact tells it. worker NULL: nobody. waits NULL: it never waits for its slot.
-    # awaiting NULL: it waits for no other run.
+    # awaiting NULL: it waits for no other run. annotations NULL: it has none.
     """
     CREATE TABLE run (
         n INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -64,7 +69,8 @@ SCHEMA = (
         signature BLOB NOT NULL,
         priority INTEGER NOT NULL DEFAULT 0,
         waits TEXT,
-        awaiting INTEGER
+        awaiting INTEGER,
+        annotations TEXT
     ) STRICT
     """,
     "CREATE UNIQUE INDEX run_slot ON run (slot_key, pipeline, tenant) WHERE slot_held = 1",
@@ -87,6 +93,27 @@ SCHEMA = (
     END
     """,
     *awaits.SCHEMA,
+    # Annotations, each a row in the order of a list; kept by triggers, so that a run without any costs nothing.
+    """
+    CREATE TABLE annotation (
+        key TEXT NOT NULL,
+        value TEXT NOT NULL,
+        submitted_us INTEGER NOT NULL,
+        run INTEGER NOT NULL,
+        PRIMARY KEY (key, value, submitted_us, run)
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX annotation_run ON annotation (run)",
+    f"CREATE TRIGGER annotated AFTER INSERT ON run WHEN new.annotations IS NOT NULL BEGIN {_ANNOTATE}; END",
+    f"""
+    CREATE TRIGGER annotated_anew AFTER UPDATE OF annotations, submitted_us ON run
+    WHEN old.annotations IS NOT NULL OR new.annotations IS NOT NULL BEGIN
+        DELETE FROM annotation WHERE run = old.n;
+        {_ANNOTATE};
+    END
+    """,
+    "CREATE TRIGGER annotated_no_more AFTER DELETE ON run WHEN old.annotations IS NOT NULL BEGIN "
+    "DELETE FROM annotation WHERE run = old.n; END",
     # What callers said twice: which run a key stands for, beyond the run's life [R-5].
     """
     CREATE TABLE submission_key (

@@ -137,6 +137,7 @@ class Draft:
         slot: slot key; the resource is the same.
         once: the slot stays taken.
         input: what the run is about; two drafts with equal input have equal digests.
+        annotations: labels of the run.
     """
 
     def __init__(
@@ -149,9 +150,13 @@ class Draft:
         once: bool = False,
         input: str = "{}",
         submitted_us: int = T0,
+        annotations: dict[str, str] | None = None,
     ) -> None:
         digest = hashlib.sha256(input.encode()).digest()
-        self.new = NewRun(run_id, tenant, pipeline, slot or run_id, slot, once, digest, submitted_us)
+        labels = tuple(sorted((annotations or {}).items()))
+        self.new = NewRun(
+            run_id, tenant, pipeline, slot or run_id, slot, once, digest, submitted_us, annotations=labels
+        )
         self.run_id = run_id
         self.locator = 0
         self.rows: list[JournalRow] = []
@@ -173,6 +178,7 @@ class Draft:
             new.input_digest.hex(),
             new.resource,
             new.tenant,
+            annotations=dict(new.annotations),
         )
         return self._append((fact,), new.submitted_us, token, new, state)
 

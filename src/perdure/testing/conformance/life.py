@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec.structs import replace
+
 from perdure.core.facts import RunCancelRequested
 from perdure.errors import StoreInUse
 from perdure.ports.store import IndexState, RunFilter, SlotTaken, Snapshot, Store
@@ -139,6 +141,26 @@ async def index_rows_are_restored(lab: Lab) -> None:
     await put(store, draft, draft.next(token=1, index=ENDED))
     third = await store.append(Draft("run-3", slot="invoice-7").submit())
     expect(third, SlotTaken("run-2", second.new.input_digest), "after the end of a run that did not hold it")
+
+
+@check
+async def annotations_are_kept(lab: Lab) -> None:
+    """A run's labels stay as they were given, whatever is written to its row, and are restored with it [J-11]."""
+    store = await lab.engine()
+    given = {"invoice": "Ä 7", "team": "", "a key": 'with "quotes"'}
+    draft = Draft("run-1", annotations=given)
+    plain = [Draft(f"run-1{i:02}", annotations={"number": str(i)} if i % 2 else None) for i in range(40)]
+    appends = [(each, each.submit()) for each in (draft, *plain)]
+    answers = [store.append(append) for _, append in appends]
+    for (each, append), answer in zip(appends, answers, strict=True):
+        each.accept(append, await answer)
+    await put(store, draft, draft.claim())
+    expect((await loaded(store, draft)).row.run.annotations, tuple(sorted(given.items())), "annotations")
+    for each in plain:
+        expect((await loaded(store, each)).row.run, each.new, "a run of many")
+    other = replace(draft.new, annotations=(("team", "new"),))
+    await store.restore_index(draft.locator, other, READY, None, slot_held=False)
+    expect((await loaded(store, draft)).row.run, other, "restored")
 
 
 @check
