@@ -13,6 +13,7 @@ from perdure.core.durations import Duration, duration_us
 from perdure.core.retry import Retry
 from perdure.define.child import ChildStep
 from perdure.define.functions import name_of
+from perdure.define.limit import AnyLimit
 from perdure.define.names import name_problem
 from perdure.define.pipeline import AnyPipeline, Bound
 from perdure.define.schedule import AnySchedule, Schedule
@@ -93,6 +94,7 @@ class App:
         self._observers = _functions("observers", observers, plain=True)
         self.schedules = _schedules(schedules, self.pipelines)
         _check_children(self.pipelines)
+        _check_limits(self.pipelines)
         self._build = _build_id("App(build=...)", build) if build not in (None, "") else None
 
     @property
@@ -239,6 +241,19 @@ def _check_children(pipelines: Mapping[str, AnyPipeline]) -> None:
                     f"pipeline {pipeline.id!r}, step {step.id!r}: pipeline {step.child.id!r} of its child runs is not "
                     "bound in this app"
                 )
+
+
+def _check_limits(pipelines: Mapping[str, AnyPipeline]) -> None:
+    """One id is one limit, wherever it is named [R-11]."""
+    known: dict[str, tuple[AnyLimit, str]] = {}
+    for pipeline in pipelines.values():
+        named = [(limit, f"pipeline {pipeline.id!r}") for limit in pipeline.limits]
+        for step in pipeline.steps.values():
+            named += [(limit, f"pipeline {pipeline.id!r}, step {step.id!r}") for limit in step.limits]
+        for limit, where in named:
+            other, there = known.setdefault(limit.id, (limit, where))
+            if other != limit:
+                raise DefinitionError(f"{where} and {there} each have their own limit {limit.id!r}; an id names one")
 
 
 def _at_least_one(name: str, value: int) -> int:

@@ -30,6 +30,7 @@ from perdure.core.facts import (
 from perdure.core.ids import child_id
 from perdure.core.journal import decode_facts, encode_facts
 from perdure.core.operations import Operation, RunOp, UnitOp, UnwindOp
+from perdure.core.permits import Limited
 from perdure.core.projection import Projection, Stored
 from perdure.core.reconciler import reconcile
 from perdure.core.reducer import fold, fold_all
@@ -135,13 +136,16 @@ class Life:
         self.ends_of: dict[str, planning.RunEnd] = {}
         self.cycle = False
         self.told = False
+        self.gate: Callable[[str], Limited | None] | None = None
         self._record([submission or submitted()])
 
     # --- the engine
 
     def setting(self) -> planning.Setting:
         now_us, author, ends = self.now_us, self.author, self.ends_of
-        return planning.Setting(now_us, self.may_start, 0.5, self.policy, author, 0, ends, self.cycle, self.told)
+        return planning.Setting(
+            now_us, self.may_start, 0.5, self.policy, author, 0, ends, self.cycle, self.told, self.gate
+        )
 
     def claim(self, lost_cause: RetryCause = "lost") -> planning.Plan:
         """A worker claims the run; an open attempt was lost."""

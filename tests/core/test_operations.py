@@ -36,6 +36,7 @@ def test_the_reasons_of_an_invalid_run_are_stable_words() -> None:
         "condition-raised",
         "output-raised",
         "opening-raised",
+        "limit-key-raised",
         "state-missing",
         "payload-unreadable",
         "payload-unserialisable",

@@ -46,6 +46,7 @@ from perdure.core.operations import (
 from perdure.core.outcomes import ItemOutcome, Outcome, Returned
 from perdure.core.plan import (
     ENGINE_ACTOR,
+    RUN,
     Closed,
     NotOwner,
     Plan,
@@ -80,6 +81,9 @@ def plan_submission(
     """Submit, claim and reserve in one append, for an engine with a free place [J-12]."""
     facts: list[Fact] = []
     emit(p, facts, submitted, s.now_us)
+    shut = _shut(RUN, facts, s) if s.gate is not None else None
+    if shut is not None:
+        return shut
     emit(p, facts, claim, s.now_us)
     return _advance(p, topology, facts, s)
 
@@ -126,6 +130,8 @@ def _at_rest(p: Projection, topology: Topology, s: Setting, *, lost: bool) -> Re
         return _CLOSED
     if p.due_us > s.now_us and not lost:
         return Waiting(p.due_us)
+    if not p.token and s.gate is not None and (shut := _shut(RUN, [], s)) is not None:
+        return shut.rest
     if lost or not isinstance(op, (WaitOp, UnitOp)) or not op.open:
         return None
     return wait_idle(p, op, s) if isinstance(op, WaitOp) else unit_idle(p, topology, op, s)
@@ -223,7 +229,8 @@ def _advance(p: Projection, topology: Topology, facts: list[Fact], s: Setting) -
         elif not s.may_start:
             return Plan(facts, None, _CLOSED)
         elif type(op) is RunOp or type(op) is UnwindOp:
-            return _reserve(p, topology, facts, op, now_us)
+            shut = _shut(op.step, facts, s) if s.gate is not None else None
+            return _reserve(p, topology, facts, op, now_us) if shut is None else shut
         elif type(op) is EvaluateOp:
             plan = _evaluate(p, topology, facts, op, s)
         elif type(op) is WaitOp or type(op) is UnitOp:
@@ -234,6 +241,8 @@ def _advance(p: Projection, topology: Topology, facts: list[Fact], s: Setting) -
 
 def _carry_on(p: Projection, topology: Topology, facts: list[Fact], op: WaitOp | UnitOp, s: Setting) -> Plan | None:
     """Open a wait or a unit, or go on with it; None where it was opened or resolved, and planning goes on."""
+    if s.gate is not None and (shut := _shut(op.step, facts, s)) is not None:
+        return shut
     try:
         return wait(p, topology, facts, op, s) if isinstance(op, WaitOp) else unit(p, topology, facts, op, s)
     except Unplannable as problem:
@@ -259,11 +268,24 @@ def _evaluate(p: Projection, topology: Topology, facts: list[Fact], op: Evaluate
     if holds:
         first = started(topology.steps[op.position], op.position)
         if isinstance(first, RunOp):
-            return _reserve(p, topology, facts, first, s.now_us)
+            shut = _shut(op.step, facts, s) if s.gate is not None else None
+            return _reserve(p, topology, facts, first, s.now_us) if shut is None else shut
         return _carry_on(p, topology, facts, first, s)
     passed = view_of(p, topology).newly_passed(p, op.position)
     emit(p, facts, OperationSkipped(op.step, passed), s.now_us)
     return None
+
+
+def _shut(step: str, facts: list[Fact], s: Setting) -> Plan | None:
+    """The run rests here, for a limit has no place for what comes next; None: nothing is known to be in its way [R-11].
+
+    What was planned so far is appended without it: a success that is durable is not lost for want of a place.
+    """
+    try:
+        limited = None if s.gate is None else s.gate(step)
+    except Unplannable as problem:
+        return Plan(facts, None, InvalidOp(problem.reason, problem.detail))
+    return None if limited is None else Plan(facts, None, limited)
 
 
 def _finish_success(p: Projection, facts: list[Fact], s: Setting) -> Plan:

@@ -16,6 +16,7 @@ InvalidReason: TypeAlias = Literal[
     "condition-raised",
     "output-raised",
     "opening-raised",
+    "limit-key-raised",
     "state-missing",
     "payload-unreadable",
     "payload-unserialisable",

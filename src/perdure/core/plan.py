@@ -9,6 +9,7 @@ import msgspec
 
 from perdure.core.facts import EndStatus, Fact, Failure, RunFailed
 from perdure.core.operations import EndedOp, HeldOp, InvalidOp, InvalidReason, RunOp, UnitOp, UnwindOp
+from perdure.core.permits import Limited
 from perdure.core.projection import Projection
 from perdure.core.reducer import fold
 from perdure.core.retry import Retry
@@ -109,6 +110,10 @@ class Evaluator(Protocol):
         ...
 
 
+RUN = ""
+"""Stands for the run itself, where a step is named; no step is called so."""
+
+
 class Setting(msgspec.Struct, frozen=True, gc=False):
     """What planning is told of the world.
 
@@ -121,6 +126,8 @@ class Setting(msgspec.Struct, frozen=True, gc=False):
         ends: of the runs that this one waits for, by id; those that have not ended are not there [R-13].
         cycle: the wait that was planned before was refused: these runs would wait for each other [R-13].
         told: a cancel was handed on to the runs that this one waits for, if it is to be [B-21].
+        gate: the limit of a step that is known to have no place for it now, `RUN`: for the run itself; raises
+            `Unplannable`. None where nothing names a limit [R-11].
     """
 
     now_us: int
@@ -132,6 +139,7 @@ class Setting(msgspec.Struct, frozen=True, gc=False):
     ends: Mapping[str, RunEnd] = {}
     cycle: bool = False
     told: bool = False
+    gate: Callable[[str], Limited | None] | None = None
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
@@ -163,7 +171,7 @@ class Parked(msgspec.Struct, frozen=True, gc=False):
 Next: TypeAlias = RunOp | UnwindOp | UnitOp
 """What a worker does after an append that prepared it: call a handler, run items, submit child runs."""
 
-Rest: TypeAlias = Waiting | Parked | Closed | HeldOp | InvalidOp | EndedOp
+Rest: TypeAlias = Waiting | Parked | Limited | Closed | HeldOp | InvalidOp | EndedOp
 
 
 class Plan(msgspec.Struct, gc=False):

@@ -9,12 +9,13 @@ lets mypy infer `Never`. The second also matches a coroutine, so both checkers a
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Generic, TypeAlias, TypeVar, cast, overload
+from typing import Any, Generic, Never, TypeAlias, TypeVar, cast, overload
 
 from perdure.core.durations import Duration, duration_us
 from perdure.core.retry import Retry
 from perdure.define.functions import AnyFunction, check_handler, check_pure
 from perdure.define.invocation import Invocation, UnwindInvocation
+from perdure.define.limit import Limit, check_limits
 from perdure.define.names import check_id
 from perdure.define.step import AnyStep, AsyncStep, ErasedStep, Need, OnCancel, Optional, SyncStep
 from perdure.errors import DefinitionError
@@ -99,6 +100,7 @@ def step(
     retry: Retry | None = ...,
     needs: Sequence[Need] = ...,
     on_cancel: OnCancel = ...,
+    limits: Sequence[Limit[Never]] = ...,
 ) -> Plain: ...
 @overload
 def step(
@@ -109,6 +111,7 @@ def step(
     retry: Retry | None = ...,
     needs: Sequence[Need] = ...,
     on_cancel: OnCancel = ...,
+    limits: Sequence[Limit[Never]] = ...,
 ) -> When[In, D]: ...
 @overload
 def step(
@@ -122,6 +125,7 @@ def step(
     retry: Retry | None = ...,
     needs: Sequence[Need] = ...,
     on_cancel: OnCancel = ...,
+    limits: Sequence[Limit[Never]] = ...,
 ) -> Stateful[In, D, S]: ...
 @overload
 def step(
@@ -133,6 +137,7 @@ def step(
     retry: Retry | None = ...,
     needs: Sequence[Need] = ...,
     on_cancel: OnCancel = ...,
+    limits: Sequence[Limit[Never]] = ...,
 ) -> Stateful[In, D, S]: ...
 def step(
     id: str,
@@ -145,6 +150,7 @@ def step(
     retry: Retry | None = None,
     needs: Sequence[Need] = (),
     on_cancel: OnCancel = "cancel",
+    limits: Sequence[Limit[Never]] = (),
 ) -> Options:
     """Makes a step of the function below it.
 
@@ -162,6 +168,7 @@ def step(
         retry: how unresolved attempts are retried; by default as the pipeline says [M-5].
         needs: the steps whose state is read, `optional(step)` where it may be absent [M-14].
         on_cancel: `settle`: a cancel waits until this step has resolved itself [R-12].
+        limits: bound how many attempts of it execute at once, or start per second, in both phases [R-11].
 
     Raises:
         DefinitionError: the step could not work; says why.
@@ -176,6 +183,7 @@ def step(
         retry=retry,
         needs=needs,
         on_cancel=on_cancel,
+        limits=limits,
     )
     if unwind is not None or if_skipped is not None:
         return Stateful[object, object, object](checked)
@@ -193,6 +201,7 @@ def check_options(
     retry: object = None,
     needs: object = (),
     on_cancel: object = "cancel",
+    limits: object = (),
 ) -> Checked:
     """The arguments of a step, checked; everything but the handler.
 
@@ -222,6 +231,7 @@ def check_options(
         "timeout_s": check_duration(where, "timeout", timeout),
         "needs": _check_needs(where, id, needs),
         "on_cancel": on_cancel,
+        "limits": check_limits(where, limits, ("concurrency", "rate"), "name it in a pipeline's limits"),
     }
     return checked
 

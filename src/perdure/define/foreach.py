@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, Never, TypeVar, overload
 
 from perdure.codec.json import AnyCodec, codec_of
 from perdure.core.durations import Duration
@@ -13,6 +13,7 @@ from perdure.define.decorator import Returned, check_options
 from perdure.define.functions import AnyFunction, check_handler, check_pure
 from perdure.define.invocation import Invocation, PureInvocation, UnwindInvocation
 from perdure.define.items import MOST_ITEMS, ItemInvocation, ItemStep, R, Settled, T
+from perdure.define.limit import Limit
 from perdure.define.step import AnyStep, D_contra, In_contra, Need, OnCancel, S
 from perdure.errors import DefinitionError
 
@@ -48,6 +49,7 @@ class ForEach(ItemStep[In_contra, D_contra, S, T, R]):
         timeout: of one attempt of one item; `retry` counts for each item.
         needs: what handler, `items` and `when` read.
         on_cancel: as of a step.
+        limits: as of a step, which is one operation however many items run [R-11].
 
     Raises:
         DefinitionError: it could not work; says why.
@@ -72,6 +74,7 @@ class ForEach(ItemStep[In_contra, D_contra, S, T, R]):
         retry: Retry | None = ...,
         needs: Sequence[Need] = ...,
         on_cancel: OnCancel = ...,
+        limits: Sequence[Limit[Never]] = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -90,6 +93,7 @@ class ForEach(ItemStep[In_contra, D_contra, S, T, R]):
         retry: Retry | None = ...,
         needs: Sequence[Need] = ...,
         on_cancel: OnCancel = ...,
+        limits: Sequence[Limit[Never]] = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -108,6 +112,7 @@ class ForEach(ItemStep[In_contra, D_contra, S, T, R]):
         retry: Retry | None = ...,
         needs: Sequence[Need] = ...,
         on_cancel: OnCancel = ...,
+        limits: Sequence[Limit[Never]] = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -126,6 +131,7 @@ class ForEach(ItemStep[In_contra, D_contra, S, T, R]):
         retry: Retry | None = ...,
         needs: Sequence[Need] = ...,
         on_cancel: OnCancel = ...,
+        limits: Sequence[Limit[Never]] = ...,
     ) -> None: ...
     def __init__(
         self,
@@ -143,6 +149,7 @@ class ForEach(ItemStep[In_contra, D_contra, S, T, R]):
         retry: Retry | None = None,
         needs: Sequence[Need] = (),
         on_cancel: OnCancel = "cancel",
+        limits: Sequence[Limit[Never]] = (),
     ) -> None:
         checked = check_options(
             id,
@@ -153,6 +160,7 @@ class ForEach(ItemStep[In_contra, D_contra, S, T, R]):
             retry=retry,
             needs=needs,
             on_cancel=on_cancel,
+            limits=limits,
         )
         where = f"step {id!r}"
         check_items(f"{where}: items", items)

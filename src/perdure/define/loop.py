@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, overload
+from typing import Any, Never, overload
 
 from perdure.codec.json import AnyCodec, codec_of
 from perdure.core.durations import Duration
@@ -15,6 +15,7 @@ from perdure.define.foreach import check_item_handler, check_items, check_number
 from perdure.define.functions import AnyFunction, name_of
 from perdure.define.invocation import Invocation, PureInvocation, UnwindInvocation
 from perdure.define.items import Done, ItemInvocation, ItemStep, More, T, output_type
+from perdure.define.limit import Limit
 from perdure.define.step import D_contra, In_contra, Need, OnCancel, S
 from perdure.errors import DefinitionError
 
@@ -39,6 +40,7 @@ class Loop(ItemStep[In_contra, D_contra, S, T, S]):
         timeout: of one attempt of one turn; `retry` counts for each turn.
         needs: what `turn`, `first` and `when` read.
         on_cancel: as of a step.
+        limits: as of a step; all its turns are one operation [R-11].
 
     Raises:
         DefinitionError: it could not work; says why.
@@ -61,6 +63,7 @@ class Loop(ItemStep[In_contra, D_contra, S, T, S]):
         retry: Retry | None = ...,
         needs: Sequence[Need] = ...,
         on_cancel: OnCancel = ...,
+        limits: Sequence[Limit[Never]] = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -77,6 +80,7 @@ class Loop(ItemStep[In_contra, D_contra, S, T, S]):
         retry: Retry | None = ...,
         needs: Sequence[Need] = ...,
         on_cancel: OnCancel = ...,
+        limits: Sequence[Limit[Never]] = ...,
     ) -> None: ...
     def __init__(
         self,
@@ -92,6 +96,7 @@ class Loop(ItemStep[In_contra, D_contra, S, T, S]):
         retry: Retry | None = None,
         needs: Sequence[Need] = (),
         on_cancel: OnCancel = "cancel",
+        limits: Sequence[Limit[Never]] = (),
     ) -> None:
         checked = check_options(
             id,
@@ -102,6 +107,7 @@ class Loop(ItemStep[In_contra, D_contra, S, T, S]):
             retry=retry,
             needs=needs,
             on_cancel=on_cancel,
+            limits=limits,
         )
         where = f"step {id!r}"
         check_items(f"{where}: first", first)

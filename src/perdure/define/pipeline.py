@@ -19,6 +19,7 @@ from perdure.define.fake import FakeInvocation, FakeRun, FakeUnwindInvocation
 from perdure.define.functions import AnyFunction, check_pure, name_of
 from perdure.define.invocation import FailedInvocation, Invocation, UnwindInvocation
 from perdure.define.items import ItemInvocation, ItemStep
+from perdure.define.limit import Limit, check_limits
 from perdure.define.names import check_id
 from perdure.define.output import output_codec
 from perdure.define.step import AnyStep, ErasedStep, Given, Optional, always_before
@@ -54,6 +55,7 @@ class Pipeline(Generic[In, D_contra, Out_co]):
         deadline_s: a run is canceled so many seconds after its submission; None: never [R-12].
         retry: for steps without a policy of their own [M-5].
         timeout_s: bound of one attempt for steps without one of their own [R-18].
+        limits: those that bound its runs, in the order in which places are taken [R-11].
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Pipeline(Generic[In, D_contra, Out_co]):
         retry: Retry | None = None,
         timeout: Duration | None = None,
         priority: int = 0,
+        limits: Sequence[Limit[In]] = (),
     ) -> None:
         """Builds and checks the pipeline.
 
@@ -88,6 +91,7 @@ class Pipeline(Generic[In, D_contra, Out_co]):
             retry: see attribute.
             timeout: see attribute.
             priority: of its runs, from -9 to 9, unless `submit` says otherwise; the higher comes first [R-1].
+            limits: bound how many runs are in flight, or begin per second [R-11].
 
         Raises:
             DefinitionError: the pipeline could not work; names the step and says why.
@@ -121,6 +125,7 @@ class Pipeline(Generic[In, D_contra, Out_co]):
             first, last = PRIORITIES[0], PRIORITIES[-1]
             raise DefinitionError(f"{where}: priority must be a whole number from {first} to {last}, not {priority!r}")
         self.priority = priority
+        self.limits = check_limits(where, limits, ("in_flight", "rate"), "name it in a step's limits")
 
     @overload
     def bind(self: Pipeline[In, object, Out_co], /) -> Bound: ...

@@ -6,7 +6,7 @@ A decorator of its own, so that ordinary steps never yield `Later`. Overloads as
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, Never, TypeVar, overload
 
 from perdure.core.durations import Duration
 from perdure.core.retry import Retry
@@ -14,6 +14,7 @@ from perdure.define.decorator import Options, Returned, check_options
 from perdure.define.functions import AnyFunction, check_handler
 from perdure.define.invocation import Invocation, UnwindInvocation
 from perdure.define.later import Later
+from perdure.define.limit import Limit
 from perdure.define.step import AnyStep, AsyncPoll, ErasedStep, Need, OnCancel, SyncPoll
 from perdure.errors import DefinitionError
 
@@ -89,6 +90,7 @@ def poll(
     retry: Retry | None = ...,
     needs: Sequence[Need] = ...,
     on_cancel: OnCancel = ...,
+    limits: Sequence[Limit[Never]] = ...,
 ) -> PlainPoll: ...
 @overload
 def poll(
@@ -99,6 +101,7 @@ def poll(
     retry: Retry | None = ...,
     needs: Sequence[Need] = ...,
     on_cancel: OnCancel = ...,
+    limits: Sequence[Limit[Never]] = ...,
 ) -> WhenPoll[In, D]: ...
 @overload
 def poll(
@@ -112,6 +115,7 @@ def poll(
     retry: Retry | None = ...,
     needs: Sequence[Need] = ...,
     on_cancel: OnCancel = ...,
+    limits: Sequence[Limit[Never]] = ...,
 ) -> StatefulPoll[In, D, S]: ...
 @overload
 def poll(
@@ -123,6 +127,7 @@ def poll(
     retry: Retry | None = ...,
     needs: Sequence[Need] = ...,
     on_cancel: OnCancel = ...,
+    limits: Sequence[Limit[Never]] = ...,
 ) -> StatefulPoll[In, D, S]: ...
 def poll(
     id: str,
@@ -135,6 +140,7 @@ def poll(
     retry: Retry | None = None,
     needs: Sequence[Need] = (),
     on_cancel: OnCancel = "cancel",
+    limits: Sequence[Limit[Never]] = (),
 ) -> Options:
     """Makes a step of the function below it that is asked again and again until it knows [B-15].
 
@@ -151,6 +157,7 @@ def poll(
         retry: how attempts that raise are retried; `Later` plays no part in it.
         needs: as of a step.
         on_cancel: as of a step; `settle`: a cancel waits until the poll has a state.
+        limits: as of a step; each attempt is one operation.
 
     Raises:
         DefinitionError: the step could not work; says why.
@@ -165,6 +172,7 @@ def poll(
         retry=retry,
         needs=needs,
         on_cancel=on_cancel,
+        limits=limits,
     )
     if unwind is not None or if_skipped is not None:
         return StatefulPoll[object, object, object](checked)

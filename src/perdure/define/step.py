@@ -18,6 +18,7 @@ from perdure.core.retry import Retry
 from perdure.core.topology import StepSpec
 from perdure.define.functions import AnyFunction, name_of, return_type
 from perdure.define.later import Later, state_type
+from perdure.define.limit import AnyLimit
 from perdure.errors import DefinitionError
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class AnyStep(Need, Generic[In_contra, D_contra]):
         arm: the arms around the step, outermost first, by id of the branch and name of the member.
         polls: the handler may return `Later` instead of a state [B-15].
         shape: a handler, a wait, or a unit of items or child runs [B-2, B-15].
+        limits: those that bound its attempts, in the order in which places are taken [R-11].
         leaves: a cancel does not wait for its child runs [B-21].
         terms: how a wait or a unit is carried on.
         retired: see `retired` [E-9].
@@ -91,6 +93,7 @@ class AnyStep(Need, Generic[In_contra, D_contra]):
         "if_skipped",
         "is_async",
         "leaves",
+        "limits",
         "needs",
         "on_cancel",
         "own_when",
@@ -128,6 +131,7 @@ class AnyStep(Need, Generic[In_contra, D_contra]):
         shape: Shape = "handler",
         leaves: bool = False,
         terms: Terms = PLAIN_TERMS,
+        limits: tuple[AnyLimit, ...] = (),
     ) -> None:
         self.id = id
         self.origin = object()
@@ -148,6 +152,7 @@ class AnyStep(Need, Generic[In_contra, D_contra]):
         self.shape: Shape = shape
         self.leaves = leaves
         self.terms = terms
+        self.limits = limits
         self.retired = False
         self.doc = inspect.getdoc(handler) or ""
         self.spec = _spec(self)

@@ -6,6 +6,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from perdure.core.permits import Permit
+
 RunStatus: TypeAlias = Literal["ready", "running", "held", "invalid", "corrupt", "succeeded", "failed", "canceled"]
 """Index status. `ready` with a due time ahead is a delayed start or a backoff. The last three are terminal."""
 
@@ -118,6 +120,7 @@ class Append(msgspec.Struct, gc=False):
             terminal status records `at_us` as the end and frees the slot unless `slot_once`; whoever waits for it gets
             it in the same transaction [R-16].
         key: for a new run the key it is submitted under: taken together with the run, or the answer is `KeyUsed`.
+        permits: places under limits that the run is to have from this append on; see `LimitReached` [R-11].
     """
 
     run_id: str
@@ -134,6 +137,7 @@ class Append(msgspec.Struct, gc=False):
     new: NewRun | None = None
     index: IndexState | None = None
     key: SubmissionKey | None = None
+    permits: tuple[Permit, ...] | None = None
 
 
 class Committed(msgspec.Struct, frozen=True, gc=False):

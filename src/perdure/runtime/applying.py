@@ -11,6 +11,7 @@ from perdure.runtime.appending import seal
 from perdure.runtime.events import emit_facts
 from perdure.runtime.host import Host
 from perdure.runtime.indexing import invalid_state, resting_state, with_deadline
+from perdure.runtime.limits import reserve, reserved, rested
 from perdure.runtime.live import LiveRun, Lost
 from perdure.runtime.loading import snapshot_of, worth_a_snapshot
 
@@ -47,7 +48,11 @@ async def apply(host: Host, live: LiveRun, plan: Plan, now_us: int) -> Next | No
         return plan.next
     if plan.rest is None:
         append = seal(p, plan.facts, now_us, host.system.append_id(), p.token)
+        if live.line.limited:
+            reserve(host, live, plan, append)
         check(await host.store.append(append))
+        if live.line.limited:
+            reserved(live, append)
         if host.suspects.any:
             host.suspects.cleared(live)
         if worth_a_snapshot(p, live.snapshot_version, released=False):
@@ -112,6 +117,8 @@ def _released(host: Host, live: LiveRun, plan: Plan, index: IndexState) -> None:
     if index.awaits:
         host.awaited = True
     host.release(live, index.due_us)
+    if live.line.limited:
+        rested(host, live, plan)
     host.rested(p.run_id, invalid=isinstance(plan.rest, InvalidOp))
     if host.observers:
         emit_facts(host, p, plan)

@@ -47,6 +47,7 @@ class Claimer:
         self._awaiting_claims = False
         self._reading = 0
         self._turn = 0
+        self._wanted: dict[str, None] = {}
         self._task: asyncio.Task[None] | None = None
         self.claiming: dict[str, asyncio.Task[None]] = {}
         self.backlog = False
@@ -78,6 +79,11 @@ class Claimer:
         host = self._host
         return host.options.capacity - len(host.live) - self._reading
 
+    def claim_next(self, run_id: str) -> None:
+        """A run has got what it waited for in this process: claim it as soon as there is a place [R-11]."""
+        self._wanted[run_id] = None
+        self._kicked.set()
+
     def due_at(self, due_us: int | None) -> None:
         """A run is due at `due_us`: look no later than then."""
         if self._told(due_us):
@@ -93,7 +99,7 @@ class Claimer:
     def place_freed(self, due_us: int | None) -> None:
         """A place became free, and its run is due again at `due_us`."""
         self.due_at(0 if self._host.queued or self._host.awaited else due_us)
-        if self.backlog or self._passed_over:
+        if self.backlog or self._passed_over or self._wanted:
             self._kicked.set()
         self._maybe_quiet()
 
@@ -122,6 +128,7 @@ class Claimer:
     async def _claim_due(self) -> float:
         """Start tasks for due runs; returns how long nothing is to be done, in seconds."""
         host = self._host
+        self._take_wanted()
         if self._must_ask:
             self._next_due_us = None
             found_us = await host.store.next_due_us()
@@ -137,6 +144,18 @@ class Claimer:
             return SWEEP_S
         return await self._take(now_us, min(free, PAGE))
 
+    def _take_wanted(self) -> None:
+        """Claim runs that got a place under a limit; one that is being claimed, or owned, sees for itself."""
+        while self._wanted and self.free > 0:
+            run_id = next(iter(self._wanted))
+            del self._wanted[run_id]
+            if run_id not in self._host.live and run_id not in self.claiming:
+                self._begin(run_id)
+
+    def _begin(self, run_id: str) -> None:
+        self.claiming[run_id] = self._host.loop.create_task(self._claim(run_id))
+        self._reading += 1
+
     async def _take(self, now_us: int, limit: int) -> float:
         """Claim up to `limit` of the runs due now."""
         host = self._host
@@ -151,8 +170,7 @@ class Claimer:
         new = [run_id for run_id in due if not (run_id in host.live or run_id in self.claiming or run_id in avoid)]
         self._passed_over = any(run_id in host.live for run_id in due)
         for run_id in new[:limit]:
-            self.claiming[run_id] = host.loop.create_task(self._claim(run_id))
-            self._reading += 1
+            self._begin(run_id)
             self._turn += 1
         self.backlog = len(new) >= limit
         if self.backlog:
@@ -195,6 +213,7 @@ class Claimer:
             else:
                 self._claimed(run_id)
         if live is None or loaded is None:
+            host.places.forget(run_id)
             self.place_freed(None)
             return
         await claim_and_drive(host, live, loaded, lambda: self._claimed(run_id))

@@ -21,6 +21,7 @@ from perdure.runtime.guarding import guarded
 from perdure.runtime.host import Host
 from perdure.runtime.indexing import running_state
 from perdure.runtime.items import run_items
+from perdure.runtime.limits import reserve, reserved
 from perdure.runtime.live import LiveRun, Lost
 from perdure.runtime.loading import projected
 
@@ -118,7 +119,11 @@ async def claim(host: Host, live: LiveRun, loaded: LoadedRun) -> Next | None:
                 return await apply(host, live, plan, now_us)
             append = seal(p, plan.facts, now_us, host.system.append_id(), p.token)
             append.index = running_state(p)
+            if live.line.limited:
+                reserve(host, live, plan, append, begins=p.token == 1)
             check(await host.store.append(append))
+            if live.line.limited:
+                reserved(live, append)
             live.token = p.token
             if host.observers:
                 emit_facts(host, p, plan)

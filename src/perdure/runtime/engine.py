@@ -77,6 +77,7 @@ class Engine(Client):
         self._claimer = Claimer(self._host)
         self._scheduler = Scheduler(self._host, schedules, self._submit_tick)
         self._host.on_released = self._claimer.place_freed
+        self._host.places.granted = self._claimer.claim_next
         self._host.on_deadline = self._on_deadline
         self._host.cancel_run = self._cancel_awaited
         self._host.entered = self._entered_many

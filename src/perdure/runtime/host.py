@@ -15,6 +15,7 @@ from perdure.errors import StoreUnavailable, StoreUnusable
 from perdure.ports.clock import System
 from perdure.ports.observer import Event, EventKind, Observer
 from perdure.ports.store import LoadedRun, Store
+from perdure.runtime.limits import Places
 from perdure.runtime.line import Line
 from perdure.runtime.suspects import Suspects
 from perdure.runtime.threads import Threads
@@ -60,6 +61,7 @@ class Host:
         awaited: the same of runs that wait for others.
         stopped: the store is closed or about to be.
         live: the runs this engine owns or is about to, by id.
+        places: those under limits of this worker [R-11].
         context: what handlers see of context variables: those of whoever opened the engine, never a submitter's, which
             a recovered run would not have either.
         cancel_run: asks a run that this one waits for to cancel, too.
@@ -87,6 +89,7 @@ class Host:
         self.context = copy_context()
         self.threads = Threads(loop, options.threads)
         self.waiters = Waiters(loop)
+        self.places = Places(system.now_us)
         self.lines: dict[str, Line] = {}
         self.live: dict[str, LiveRun] = {}
         self.draining = False
@@ -115,6 +118,8 @@ class Host:
             if live.deadline is not None:
                 live.deadline.cancel()
             self.suspects.cleared(live)
+            if live.line.limited:
+                self.places.leave(live.p.run_id)
             self.on_released(due_us)
 
     async def load(self, run_id: str) -> LoadedRun | None:
@@ -174,7 +179,9 @@ class Host:
         """What planning is told."""
         may_start = not self.draining and live.line.id not in self.held
         chance = self.system.chance()
-        return Setting(now_us, may_start, chance, live.line.policy, live, live.token, live.ends, live.cycle, live.told)
+        line = live.line
+        gate = live.gate if line.limited else None
+        return Setting(now_us, may_start, chance, line.policy, live, live.token, live.ends, live.cycle, live.told, gate)
 
     def emit(
         self,

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from perdure.core.facts import RunSubmitted, RunSucceeded
 from perdure.core.operations import EndedOp, HeldOp, InvalidOp
+from perdure.core.permits import Limited
 from perdure.core.plan import Closed, Parked, Rest, Waiting
 from perdure.core.projection import Projection
 from perdure.core.signature import sign
@@ -61,6 +62,8 @@ def resting_state(p: Projection, rest: Rest, now_us: int) -> IndexState:
             return _state(p, "ready", with_deadline(p, due_us), _backoff_reason(p))
         case Parked():
             return _parked(p, rest, now_us)
+        case Limited(permit, due_us):
+            return _state(p, "ready", with_deadline(p, due_us or None), f"waits for {permit.words}")
         case Closed():
             return _state(p, "ready", now_us, "")
         case HeldOp(reason):

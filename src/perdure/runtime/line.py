@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from perdure.core.plan import RUN
 from perdure.core.retry import DEFAULT_RETRY, Retry
 from perdure.core.topology import Topology
+from perdure.define.limit import AnyLimit
 from perdure.define.pipeline import AnyPipeline
 from perdure.define.policy import effective_retry, effective_timeout_s
 from perdure.define.step import AnyStep
@@ -19,9 +21,21 @@ class Line:
         topology: of the deployed generation, knowing what earlier ones declared [U-9].
         generation: its number [D-4].
         deps: what the pipeline's dependencies opened.
+        limits: of the steps that name any, and of the runs themselves under `RUN` [R-11]; limited: are there any.
     """
 
-    __slots__ = ("_policies", "deps", "generation", "id", "pipeline", "steps", "timeouts_s", "topology")
+    __slots__ = (
+        "_policies",
+        "deps",
+        "generation",
+        "id",
+        "limited",
+        "limits",
+        "pipeline",
+        "steps",
+        "timeouts_s",
+        "topology",
+    )
 
     def __init__(
         self,
@@ -42,6 +56,10 @@ class Line:
         self.timeouts_s = {
             s.id: effective_timeout_s(s.timeout_s, pipeline.timeout_s, app_timeout_s)[0] for s in self.steps.values()
         }
+        self.limits: dict[str, tuple[AnyLimit, ...]] = {s.id: s.limits for s in self.steps.values() if s.limits}
+        if pipeline.limits:
+            self.limits[RUN] = pipeline.limits
+        self.limited = bool(self.limits)
 
     def policy(self, step: str) -> Retry:
         """The retry policy in force for a step; the default for one that is gone."""

@@ -11,6 +11,7 @@ from msgspec import Raw
 
 from perdure.core.facts import Failure, OperationProgress, Phase, RunFailed, RunSubmitted
 from perdure.core.operations import InvalidReason, RunOp, UnitOp, UnwindOp
+from perdure.core.permits import Limited, Permit
 from perdure.core.plan import Next, Opening, RunEnd, Terms, Unplannable
 from perdure.core.projection import Projection
 from perdure.core.reducer import fold
@@ -20,6 +21,7 @@ from perdure.define.signals import BrokenContract
 from perdure.errors import PayloadError, PerdureError, StoreUnavailable
 from perdure.ports.store import AppendResult, Committed
 from perdure.runtime.appending import seal
+from perdure.runtime.limits import Place, gate
 from perdure.runtime.loading import projected
 
 if TYPE_CHECKING:
@@ -78,22 +80,28 @@ class LiveRun:
         ends: of runs that this one waits for, as far as they are known here [R-13].
         cycle: the wait that was planned last was refused: those runs wait for this one.
         told: a cancel was handed on to them.
+        held: places of the store's limits that the running operation has [R-11]; at: its step, as far as limits go.
+        shut: a limit of the store that was found full, and its key. keys: those of limits, by limit.
         started_us: when the attempt that runs was started; stuck: that it runs for very long was reported.
     """
 
     __slots__ = (
         "_lock",
+        "at",
         "crew",
         "cycle",
         "deadline",
         "ends",
+        "held",
         "host",
         "in_handler",
         "interrupt",
+        "keys",
         "line",
         "noticed",
         "op",
         "p",
+        "shut",
         "snapshot_version",
         "started_us",
         "stuck",
@@ -114,6 +122,10 @@ class LiveRun:
         self.ends: Mapping[str, RunEnd] = NO_ENDS
         self.cycle = self.told = False
         self.task: asyncio.Task[None] | None = None
+        self.at = ""
+        self.held: tuple[Permit, ...] = ()
+        self.shut: Place | None = None
+        self.keys: dict[str, str] = {}
         self.token = 0
         self.in_handler = False
         self.interrupt: Interrupt | None = None
@@ -247,6 +259,10 @@ class LiveRun:
         except PayloadError as error:
             raise Unplannable("payload-unreadable", f"the message of step {step!r} cannot be read: {error}") from error
         return payload
+
+    def gate(self, step: str, /) -> Limited | None:
+        """The limit that has no place for a step [R-11]."""
+        return gate(self, step)
 
     def output(self) -> bytes:
         """Call the output function and encode what it returns [M-13]."""

@@ -19,6 +19,7 @@ from perdure.runtime.events import emit_facts
 from perdure.runtime.guarding import guarded
 from perdure.runtime.host import Host
 from perdure.runtime.indexing import new_run, running_state
+from perdure.runtime.limits import reserve, reserved, rested
 from perdure.runtime.line import Line
 from perdure.runtime.live import LiveRun
 
@@ -63,6 +64,8 @@ async def _submit(host: Host, live: LiveRun, answered: Answered) -> tuple[Next |
     append = seal(p, plan.facts, now_us, host.system.append_id(), 0)
     append.new = new_run(submitted, now_us)
     append.index = running_state(p) if plan.rest is None else rest_state(host, live, plan.rest, now_us)
+    if live.line.limited and plan.next is not None:
+        reserve(host, live, plan, append, begins=True)
     result = await host.store.append(append)
     if not isinstance(result, Committed):
         host.judged.pop(p.run_id, None)
@@ -70,11 +73,15 @@ async def _submit(host: Host, live: LiveRun, answered: Answered) -> tuple[Next |
         return None, await answered(submitted, result)
     p.locator = result.locator
     live.token = p.token
+    if live.line.limited:
+        reserved(live, append)
     if host.observers:
         host.emit("submitted", p)
         emit_facts(host, p, plan)
     if plan.rest is not None:
         host.awaited |= bool(append.index.awaits)
         host.release(live, append.index.due_us)
+        if live.line.limited:
+            rested(host, live, plan)
         host.waiters.wake(p.run_id, p if p.ended is not None else None)
     return plan.next, (submitted.run_id, True)

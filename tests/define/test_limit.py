@@ -1,0 +1,152 @@
+"""Limits as values, and what is refused when they are built [R-11]."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perdure import (
+    App,
+    DefinitionError,
+    Done,
+    ForEach,
+    Invocation,
+    ItemInvocation,
+    Loop,
+    More,
+    Pipeline,
+    nothing,
+    poll,
+    step,
+)
+from perdure.core.permits import Permit
+from perdure.define.limit import Limit
+
+
+def account(input: str) -> str:
+    """A key."""
+    return input
+
+
+async def asynchronous(input: str) -> str:
+    """No key."""
+    return input
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({}, "give exactly one of concurrency, in_flight and per_second, not none"),
+        ({"concurrency": 1, "per_second": 2}, "exactly one of .*, not concurrency and per_second"),
+        ({"concurrency": 0}, "concurrency must be a whole number of at least 1, not 0"),
+        ({"concurrency": True}, "concurrency must be a whole number of at least 1, not True"),
+        ({"concurrency": 1 << 31}, "concurrency must be a whole number"),
+        ({"in_flight": -1}, "in_flight must be a whole number of at least 1, not -1"),
+        ({"in_flight": 1.5}, "in_flight must be a whole number"),
+        ({"per_second": 0}, "per_second must be a number from 0.000001 to 1,000,000, not 0"),
+        ({"per_second": float("nan")}, "per_second must be a number"),
+        ({"per_second": float("inf")}, "per_second must be a number"),
+        ({"per_second": "many"}, "per_second must be a number"),
+        ({"concurrency": 1, "scope": "machine"}, "scope must be 'store' or 'worker', not 'machine'"),
+        ({"in_flight": 1, "scope": "worker"}, "in_flight counts runs across the store"),
+        ({"concurrency": 1, "queue": 5}, "queue goes with in_flight alone"),
+        ({"in_flight": 1, "queue": -5}, "queue must be a whole number of at least 0, not -5"),
+        ({"concurrency": 1, "key": "account"}, "key: expected a function"),
+        ({"concurrency": 1, "key": asynchronous}, "key: asynchronous is async"),
+    ],
+)
+def test_a_limit_that_could_not_work_is_refused(options: dict[str, Any], problem: str) -> None:
+    """R-11: with the reason, when it is built."""
+    with pytest.raises(DefinitionError, match=f"^limit 'bank': .*{problem}"):
+        Limit("bank", **options)
+
+
+def test_an_id_is_needed() -> None:
+    """R-11."""
+    with pytest.raises(DefinitionError, match="the id of a limit must not be empty"):
+        Limit(" ", concurrency=1)
+
+
+def test_a_limit_is_a_value() -> None:
+    """R-11: equal ones mean the same, whatever number of times it is written down."""
+    assert Limit("bank", key=account, concurrency=3) == Limit("bank", key=account, concurrency=3)
+    assert Limit("bank", concurrency=3) != Limit("bank", concurrency=4)
+    assert len({Limit("bank", concurrency=3), Limit("bank", concurrency=3)}) == 1
+    assert Limit("api", per_second=4).permit("x") == Permit("api", "x", "rate", 250_000)
+    assert Limit("api", scope="worker", per_second=0.5).permit("") == Permit("api", "", "rate", 2_000_000, False)
+    assert Limit("runs", in_flight=4, queue=9).permit("") == Permit("runs", "", "in_flight", 4, True, 9)
+    assert Permit("api", "x", "rate", 1).words == "limit 'api' key 'x'"
+
+
+@pytest.mark.parametrize(
+    ("limits", "problem"),
+    [
+        (Limit("bank", concurrency=1), "limits must be a tuple of limits, not .*; a tuple of one ends in a comma"),
+        (("bank",), "limits must hold limits, not 'bank'"),
+        ((Limit("bank", concurrency=1), Limit("bank", per_second=1)), "names <limit 'bank'> twice"),
+        ((Limit("bank", in_flight=1),), "<limit 'bank'> bounds runs in flight; name it in a pipeline's limits"),
+    ],
+)
+def test_what_a_step_may_name(limits: Any, problem: str) -> None:
+    """R-11."""
+    with pytest.raises(DefinitionError, match=f"^step 'pay/v1':? {problem}"):
+        step("pay/v1", limits=limits)
+
+
+BANK, API = Limit("bank", concurrency=1), Limit("api", per_second=1)
+
+
+@step("pay/v1", limits=(API, BANK))
+async def pay(inv: Invocation[str, object]) -> None:
+    """Pays."""
+
+
+def pipeline(id: str, *limits: Limit[str], steps: Any = (pay,)) -> Pipeline[str, object, None]:
+    """One of these steps."""
+    return Pipeline(id=id, input=str, deps=object, steps=steps, output=nothing, limits=limits)
+
+
+def test_what_a_pipeline_may_name() -> None:
+    """R-11: runs, not operations."""
+    assert pipeline("p", Limit("runs", in_flight=1), API).limits[1] == API
+    problem = "^pipeline 'p': <limit 'bank'> bounds operations that execute; name it in a step's limits"
+    with pytest.raises(DefinitionError, match=problem):
+        pipeline("p", BANK)
+
+
+def test_every_step_with_a_handler_may_name_limits() -> None:
+    """R-11: places are taken in one order everywhere, a turn of a rate last."""
+
+    async def each(inv: ItemInvocation[str, object, int]) -> None:
+        """An item."""
+
+    @poll("ask/v1", limits=(BANK,))
+    async def ask(inv: Invocation[str, object]) -> int:
+        return 1
+
+    def items(inv: Invocation[str, object]) -> list[int]:
+        return [1]
+
+    def items_first(inv: Invocation[str, object]) -> int:
+        return 1
+
+    async def turn(inv: ItemInvocation[str, object, int]) -> More[int] | Done[int]:
+        return Done(1)
+
+    assert pay.limits == (BANK, API)
+    assert ask.limits == (BANK,)
+    assert ForEach("each/v1", items=items, handler=each, limits=(BANK,)).limits == (BANK,)
+    with pytest.raises(DefinitionError, match="name it in a pipeline's limits"):
+        Loop("turns/v1", first=items_first, turn=turn, limits=(Limit("x", in_flight=1),))
+
+
+def test_one_id_means_one_limit_in_an_app() -> None:
+    """R-11: two numbers under one name would be a riddle."""
+    other = Limit("api", per_second=2)
+    first, second = pipeline("first"), pipeline("second", other)
+    with pytest.raises(
+        DefinitionError, match="pipeline 'second' and pipeline 'first', step 'pay/v1' each have their own limit 'api'"
+    ):
+        App(first.bind(), second.bind(), store="memory://")
+    App(first.bind(), pipeline("second", Limit("api", per_second=1)).bind(), store="memory://")
