@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from itertools import pairwise
 from typing import Any
 
@@ -69,6 +68,14 @@ async def results(runs: list[Run[None]]) -> None:
         assert isinstance(await run.result(), Succeeded)
 
 
+async def waits_for(run: Run[None], what: str) -> None:
+    """The run rests, and says that it waits for this."""
+    async for info in run.watch():
+        if info.status == "ready" and info.reason == f"waits for {what}":
+            return
+    raise AssertionError(f"the run ended without waiting for {what}")
+
+
 @SCOPES
 @virtually
 async def test_no_more_at_once_and_first_come_first_served(system: VirtualSystem, scope: Any) -> None:
@@ -78,8 +85,7 @@ async def test_no_more_at_once_and_first_come_first_served(system: VirtualSystem
     async with World(system).engine(app(pipeline)) as engine:
         runs = await submitted(engine, pipeline, [str(number) for number in range(12)])
         await bank.gate.until(3)
-        waiting = await until(runs[11], "ready")
-        assert waiting.reason == "waits for limit 'bank'"
+        await waits_for(runs[11], "limit 'bank'")
         assert engine.running == 3
         bank.gate.go.set()
         await results(runs)
@@ -97,7 +103,7 @@ async def test_each_key_is_counted_apart(system: VirtualSystem, scope: Any) -> N
     async with World(system).engine(app(pipeline)) as engine:
         runs = await submitted(engine, pipeline, ["a/1", "a/2", "b/1", "c/1"])
         await bank.gate.until(3)
-        assert (await until(runs[1], "ready")).reason == "waits for limit 'account' key 'a'"
+        await waits_for(runs[1], "limit 'account' key 'a'")
         assert sorted(bank.entered) == ["a/1", "b/1", "c/1"]
         bank.gate.go.set()
         await results(runs)
@@ -123,7 +129,7 @@ async def test_a_success_before_the_limit_is_committed_alone(system: VirtualSyst
         first = await engine.submit(pipeline, "first")
         await bank.gate.until(1)
         second = await engine.submit(pipeline, "second")
-        assert (await until(second, "ready")).reason == "waits for limit 'bank'"
+        await waits_for(second, "limit 'bank'")
         assert await names(second) == [
             "RunSubmitted",
             "SegmentAttemptStarted",
@@ -168,7 +174,7 @@ async def test_a_waiting_run_is_canceled_at_once(system: VirtualSystem, scope: A
     async with World(system).engine(app(pipeline)) as engine:
         runs = await submitted(engine, pipeline, ["1", "2", "3"])
         await bank.gate.until(1)
-        await until(runs[1], "ready")
+        await waits_for(runs[1], "limit 'bank'")
         await runs[1].cancel()
         assert isinstance(await runs[1].result(), Canceled)
         assert bank.entered == ["1"]
@@ -203,8 +209,7 @@ async def test_places_come_back_however_an_operation_ends(system: VirtualSystem,
         retrying = await engine.submit(pipeline, "retries")
         hanging = await engine.submit(pipeline, "hangs")
         await stuck.until(1)  # while the other one backs off
-        await asyncio.sleep(60)
-        assert (await retrying.info()).status == "ready"
+        await waits_for(retrying, "limit 'bank'")
         await hanging.cancel()
         await results([retrying])
         assert tries == 1
