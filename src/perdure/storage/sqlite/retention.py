@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from perdure.ports.store import EndedRun, IndexState, JournalRow, NewRun, RunTail
-from perdure.storage.sqlite.rows import INSERT_RUN, number, one, run_values, state_values
+from perdure.storage.sqlite.rows import INSERT_RUN, number, one, row_values
 
 _REMOVABLE = "slot_held = 0 AND NOT EXISTS (SELECT 1 FROM waiter WHERE target = run.id)"
 
@@ -79,8 +79,7 @@ def insert(con: sqlite3.Connection, new: NewRun, state: IndexState, ended_us: in
     """See `Store.insert_ended`."""
     if one(con, _STRAY, (new.run_id,)) is not None:
         return False
-    columns = run_values(new, slot_held=False, digest=new.input_digest)
-    values = (*columns, ended_us, *state_values(replace(state, due_us=None)), new.waits or None)
+    values = row_values(new, replace(state, due_us=None), ended_us, slot_held=False, digest=new.input_digest)
     cursor = con.execute(INSERT_RUN, values)
     if not cursor.rowcount:
         return False

@@ -83,7 +83,14 @@ def new_run_values(new: NewRun, state: IndexState, at_us: int, facts: bytes) -> 
         and b'"input_digest":"%b"' % new.input_digest.hex().encode() in facts
     )
     held = new.slot_key is not None and not new.waits
-    columns = run_values(new, slot_held=held, digest=None if told else new.input_digest)
+    return row_values(new, state, ended_us, slot_held=held, digest=None if told else new.input_digest)
+
+
+def row_values(
+    new: NewRun, state: IndexState, ended_us: int | None, *, slot_held: bool, digest: bytes | None
+) -> tuple[SqlValue, ...]:
+    """As `new_run_values`, for a row whose end and slot are known."""
+    columns = run_values(new, slot_held=slot_held, digest=digest)
     return (*columns, ended_us, *state_values(state), new.waits or None, labels.stored(new.annotations))
 
 

@@ -99,7 +99,9 @@ async def exactly_the_runs_that_were_read_are_removed(lab: Lab) -> None:
 async def an_ended_run_is_put_back_as_it_was(lab: Lab) -> None:
     """All of it but its number, and as an ended run: not due, and without its slot [R-9]."""
     store = await lab.engine()
-    draft = await claimed(store, "run-1", slot="invoice-7")
+    draft = Draft("run-1", slot="invoice-7", annotations={"team": "red", "region": "eu"})
+    await put(store, draft, draft.submit())
+    await put(store, draft, draft.claim())
     state = IndexState("failed", None, token=1, generation=3, reason="no money", step="pay/v1", version=3, priority=7)
     await put(store, draft, draft.next(token=1, index=state, at_us=T0 + 10))
     before = (await loaded(store, draft)).row
