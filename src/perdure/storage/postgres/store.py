@@ -32,13 +32,14 @@ from perdure.ports.store import (
 )
 from perdure.storage.postgres import awaits, keys, queries, retention, slots, small
 from perdure.storage.postgres.group import PutSnapshot, SetIndex
+from perdure.storage.postgres.jobs import Job, Work
 from perdure.storage.postgres.listen import Listener
 from perdure.storage.postgres.owner import Ownership
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.readers import Readers
 from perdure.storage.postgres.schema import prepare
 from perdure.storage.postgres.session import Session
-from perdure.storage.postgres.writer import Job, Work, Writer
+from perdure.storage.postgres.writer import Writer
 
 T = TypeVar("T")
 

@@ -9,36 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
-import msgspec
 import psycopg
 
 from perdure.errors import InvalidArgument, PerdureError, StoreUnavailable, StoreUnusable
-from perdure.ports.store import Append, Trouble
+from perdure.ports.store import Trouble
+from perdure.storage.postgres.aside import Aside
 from perdure.storage.postgres.group import Entry, SlotMoved, apply_group, apply_steps, is_one_statement, wakes_others
+from perdure.storage.postgres.jobs import Blocked, Job, Work, answer, parts, refuse, transaction
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.schema import prepare
 from perdure.storage.postgres.session import Session, error_kind, explained
 
 T = TypeVar("T")
 
-MAX_GROUP = 1024
-MAX_GROUP_BYTES = 4 << 20
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 5.0
+PATIENCE_MS = 50
+"""How long a group waits for a lock; after that it is sent one by one, and who waits still waits aside."""
+PATIENCE_ALONE_MS = 10
 AGAIN_AT_ONCE = 10
 """How often a group that met another one is sent again before that is trouble."""
-
-
-class Work(msgspec.Struct, gc=False):
-    """Something that is not part of a group: it has a transaction of its own."""
-
-    run: Callable[[Session], Awaitable[object]]
-
-
-Job: TypeAlias = tuple["asyncio.Future[Any] | None", "Entry | Work"]
 
 
 class Writer:
@@ -67,6 +60,8 @@ class Writer:
         self._hurry = asyncio.Event()
         self._closing = self._aborted = False
         self._serving: Sequence[Job] = ()
+        self._patient: Session | None = None
+        self._aside = Aside(place, ident, self._new_session, self.put, self._wake.set, on_trouble)
         self._task = asyncio.get_running_loop().create_task(self._main())
 
     def put(self, job: Job) -> None:
@@ -78,6 +73,7 @@ class Writer:
         """Finish what was put so far; a group in trouble gets one more chance."""
         self._closing = True
         self._hurry.set()
+        self._aside.close()
         self._wake.set()
         await asyncio.wait([self._task])
 
@@ -88,6 +84,7 @@ class Writer:
             if future is not None:
                 future.cancel()
         self._jobs = []
+        self._aside.abort()
         if self._session is not None:
             self._session.end(self._task)
         else:
@@ -97,98 +94,116 @@ class Writer:
         """Write nothing any more, and say so."""
         if self.fatal is None:
             self.fatal = error
+            self._aside.close()
             self._on_trouble(Trouble(str(error), 0.0, fatal=True))
 
     # --- the task
 
     async def _main(self) -> None:
         try:
-            while self._jobs or not self._closing:
+            while self._jobs or self._aside.busy or not self._closing:
                 await self._wake.wait()
                 self._wake.clear()
                 jobs, self._jobs = self._jobs, []
-                for part in _parts(jobs):
+                for part in parts([job for job in jobs if not self._waits_aside(job)]):
                     self._serving = part
                     try:
                         await self._serve(part)
                     except Exception as error:  # a bug of ours must not look like a store that never answers
                         self.give_up(StoreUnusable(f"the writer of {self._place.shown} broke: {error!r}"))
-                        _refuse(part, self.fatal)
+                        refuse(part, self.fatal)
                     self._serving = ()
         finally:
             self._drop()
 
-    async def _serve(self, jobs: Sequence[Job]) -> None:
+    def _waits_aside(self, job: Job) -> bool:
+        """Whether what a job wants is waited for already; then it waits there, too."""
+        waits = self._aside.concerns(job)
+        if waits:
+            self._aside.put(job)
+        return waits
+
+    async def _serve(self, jobs: Sequence[Job], patience_ms: int = PATIENCE_MS) -> None:
         if self.fatal is not None:
-            _refuse(jobs, self.fatal)
+            refuse(jobs, self.fatal)
             return
-        future, entry = jobs[0]
+        entry = jobs[0][1]
         try:
             if isinstance(entry, Work):
-                results: Sequence[object] = [await self._insist(lambda: self._transaction(entry.run, notify=True))]
+                results: Sequence[object] = [
+                    await self._insist(lambda: self._transaction(entry.run, notify=True, patience_ms=patience_ms))
+                ]
             else:
-                results = await self._commit([job[1] for job in jobs if not isinstance(job[1], Work)])
-        except InvalidArgument as error:
-            if len(jobs) == 1:
-                _refuse(jobs, error)
-            else:  # one of them cannot be stored at all: find out which, without hurting the others
+                results = await self._commit([job[1] for job in jobs if not isinstance(job[1], Work)], patience_ms)
+        except (InvalidArgument, Blocked) as error:
+            if len(jobs) > 1:  # find out which one it is, without hurting the others
                 for job in jobs:
-                    await self._serve([job])
+                    await self._serve([job], PATIENCE_ALONE_MS)
+            elif isinstance(error, InvalidArgument):
+                refuse(jobs, error)
+            else:
+                self._aside.put(jobs[0])
             return
         except PerdureError as error:
-            _refuse(jobs, error)
+            refuse(jobs, error)
             return
-        for (future, _), result in zip(jobs, results, strict=True):
-            if future is not None and not future.done():
-                future.set_result(result)
+        for job, result in zip(jobs, results, strict=True):
+            answer(job, result)
 
-    async def _commit(self, entries: Sequence[Entry]) -> Sequence[object]:
-        if is_one_statement(entries):
+    async def _commit(self, entries: Sequence[Entry], patience_ms: int) -> Sequence[object]:
+        if is_one_statement(entries) and patience_ms == PATIENCE_MS and not self._place.pooler:
             return await self._insist(lambda: self._steps(entries))
         notify = any(map(wakes_others, entries))
         return await self._insist(
-            lambda: self._transaction(lambda session: apply_group(session, self._place, entries), notify=notify)
+            lambda: self._transaction(
+                lambda session: apply_group(session, self._place, entries), notify=notify, patience_ms=patience_ms
+            )
         )
 
     async def _steps(self, entries: Sequence[Entry]) -> Sequence[object]:
         session = await self._connected()
         try:
+            if self._patient is not session:  # there is no transaction around it to say so in
+                await session.plain(f"SET lock_timeout = {PATIENCE_MS}")
+                self._patient = session
             return await apply_steps(session, entries)
         except BaseException:
             if session.lost:
                 self._drop()
             raise
 
-    async def _transaction(self, work: Callable[[Session], Awaitable[T]], *, notify: bool) -> T:
+    async def _transaction(
+        self, work: Callable[[Session], Awaitable[T]], *, notify: bool, patience_ms: int = PATIENCE_MS
+    ) -> T:
         session = await self._connected()
         try:
-            await session.plain("BEGIN ISOLATION LEVEL READ COMMITTED")
-            result = await work(session)
-            if notify:
-                await session.run("SELECT pg_notify(%s, %s)", (self._place.channel, self._ident))
-            await session.plain("COMMIT")
+            return await transaction(
+                session, self._place, work, patience_ms=patience_ms, teller=self._ident if notify else ""
+            )
         except BaseException:
-            if not await session.rolled_back():
+            if session.lost:
                 self._drop()
             raise
-        return result
 
     async def _connected(self) -> Session:
         if self._session is None or self._session.lost:
-            session = await Session.connect(self._place)
-            try:
-                found = await prepare(session, self._place)
-                if found != self._store:
-                    raise StoreUnusable(f"{self._place.shown} is another store by now, perhaps restored from a backup")
-            except StoreUnusable as error:
-                self.give_up(error)
-                session.drop()
-                raise
-            except BaseException:
-                session.drop()
-                raise
-            self._session = session
+            self._session = await self._new_session()
         return self._session
+
+    async def _new_session(self) -> Session:
+        session = await Session.connect(self._place)
+        try:
+            found = await prepare(session, self._place)
+            if found != self._store:
+                raise StoreUnusable(f"{self._place.shown} is another store by now, perhaps restored from a backup")
+        except StoreUnusable as error:
+            self.give_up(error)
+            session.drop()
+            raise
+        except BaseException:
+            session.drop()
+            raise
+        return session
 
     async def _insist(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat until it succeeds, telling of trouble.
@@ -209,6 +224,8 @@ class Writer:
                     raise self.fatal from error
                 if self._aborted:
                     raise StoreUnavailable("the store was aborted") from error
+                if isinstance(error, Blocked):
+                    raise
                 kind = "again" if isinstance(error, SlotMoved) else error_kind(error)
                 if kind == "data":
                     raise InvalidArgument(f"this cannot be stored: {error}") from error
@@ -234,29 +251,3 @@ class Writer:
             self._session.drop()
             if self._session.con.closed:
                 self._session = None
-
-
-def _refuse(jobs: Sequence[Job], error: PerdureError | None) -> None:
-    for future, _ in jobs:
-        if future is not None and not future.done():
-            future.set_exception(error or StoreUnavailable("the store was closed"))
-
-
-def _parts(jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
-    """Groups of bounded size; works alone; order kept."""
-    part: list[Job] = []
-    size = 0
-    for job in jobs:
-        entry = job[1]
-        alone = isinstance(entry, Work)
-        if part and (alone or len(part) >= MAX_GROUP or size >= MAX_GROUP_BYTES):
-            yield part
-            part, size = [], 0
-        if alone:
-            yield [job]
-            continue
-        part.append(job)
-        if type(entry) is Append:
-            size += len(entry.facts)
-    if part:
-        yield part

@@ -1,0 +1,118 @@
+"""What the writer of a store is asked to do, and how one of it is done: in one transaction of ours [J-14]."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+import psycopg
+
+from perdure.errors import PerdureError, StoreUnavailable
+from perdure.ports.store import Append
+from perdure.storage.postgres.group import Entry, PutSnapshot, SetIndex, apply_group, wakes_others
+from perdure.storage.postgres.place import Place
+from perdure.storage.postgres.session import Session
+
+T = TypeVar("T")
+
+MAX_GROUP = 1024
+MAX_GROUP_BYTES = 4 << 20
+
+Blocked = psycopg.errors.LockNotAvailable
+"""Somebody else's open transaction holds what is to be written."""
+
+
+class Work(msgspec.Struct, gc=False):
+    """Something that is not part of a group: it has a transaction of its own."""
+
+    run: Callable[[Session], Awaitable[object]]
+
+
+Job: TypeAlias = tuple["asyncio.Future[Any] | None", "Entry | Work"]
+Subject: TypeAlias = tuple[str | int, ...]
+
+
+async def transaction(
+    session: Session, place: Place, work: Callable[[Session], Awaitable[T]], *, patience_ms: int, teller: str
+) -> T:
+    """Do something in a transaction of its own.
+
+    Args:
+        patience_ms: how long it waits for a lock.
+        teller: in whose name others are told of it; empty: they are not.
+
+    Raises:
+        Blocked: somebody held a lock for longer; nothing was written.
+    """
+    try:
+        await session.plain(f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {patience_ms}")
+        result = await work(session)
+        if teller:
+            await session.run("SELECT pg_notify(%s, %s)", (place.channel, teller))
+        await session.plain("COMMIT")
+    except BaseException:
+        if not await session.rolled_back():
+            session.drop()
+        raise
+    return result
+
+
+async def do_alone(session: Session, place: Place, entry: Entry | Work, *, patience_ms: int, teller: str) -> object:
+    """Do one thing alone; see `transaction`."""
+    if isinstance(entry, Work):
+        return await transaction(session, place, entry.run, patience_ms=patience_ms, teller=teller)
+    teller = teller if wakes_others(entry) else ""
+    found = await transaction(
+        session, place, lambda s: apply_group(s, place, [entry]), patience_ms=patience_ms, teller=teller
+    )
+    return found[0]
+
+
+def subjects(entry: Entry | Work) -> list[Subject]:
+    """What an entry may have to wait for: its run, or the slot and the key that it would take."""
+    if isinstance(entry, (Work, PutSnapshot)):
+        return []
+    if isinstance(entry, SetIndex) or entry.new is None:
+        return [(entry.locator,)]
+    new, found = entry.new, list[Subject]()
+    if new.slot_key is not None:
+        found.append(("slot", new.slot_key, new.pipeline, new.tenant))
+    if entry.key is not None:
+        found.append(("key", entry.key.key, entry.key.pipeline, entry.key.tenant))
+    return found
+
+
+def answer(job: Job, result: object) -> None:
+    """Tell whoever waits for it what became of a job."""
+    future = job[0]
+    if future is not None and not future.done():
+        future.set_result(result)
+
+
+def refuse(jobs: Sequence[Job], error: PerdureError | None) -> None:
+    """Tell whoever waits for them that jobs were not done."""
+    for future, _ in jobs:
+        if future is not None and not future.done():
+            future.set_exception(error or StoreUnavailable("the store was closed"))
+
+
+def parts(jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
+    """Groups of bounded size; works alone; order kept."""
+    part: list[Job] = []
+    size = 0
+    for job in jobs:
+        entry = job[1]
+        alone = isinstance(entry, Work)
+        if part and (alone or len(part) >= MAX_GROUP or size >= MAX_GROUP_BYTES):
+            yield part
+            part, size = [], 0
+        if alone:
+            yield [job]
+            continue
+        part.append(job)
+        if type(entry) is Append:
+            size += len(entry.facts)
+    if part:
+        yield part
