@@ -107,6 +107,7 @@ FILTERS = st.builds(
 )
 LABELS = st.dictionaries(st.sampled_from(("team", "invoice")), st.sampled_from(("a", "ü")), max_size=2)
 PICK = st.integers(0, 10**6)
+SERVING = st.dictionaries(st.sampled_from(("payout", "payout", "refund", "none")), st.integers(0, 3), max_size=3)
 
 
 class Agreement(RuleBasedStateMachine):
@@ -383,6 +384,28 @@ class Agreement(RuleBasedStateMachine):
     @rule(now_us=TIMES, limit=st.integers(1, 5), turn=st.integers(0, 15))
     def asks_what_is_due(self, now_us: int, limit: int, turn: int) -> None:
         self.both(lambda store: store.due(now_us, limit, turn))
+
+    @rule(now_us=TIMES, limit=st.integers(1, 5), turn=st.integers(0, 15), serving=SERVING)
+    def asks_what_is_due_of_what_it_serves(self, now_us: int, limit: int, turn: int, serving: dict[str, int]) -> None:
+        self.both(lambda store: store.due(now_us, limit, turn, serving))
+        self.both(lambda store: store.next_due_us(serving))
+
+    @rule(
+        worker=st.sampled_from(("w1", "w2")),
+        now_us=TIMES,
+        limit=st.integers(1, 5),
+        turn=st.integers(0, 15),
+        serving=SERVING,
+    )
+    def picks(self, worker: str, now_us: int, limit: int, turn: int, serving: dict[str, int]) -> None:
+        due = self.both(lambda store: store.due(now_us, limit, turn, serving))
+        picked = self.both(lambda store: store.pick(worker, now_us, limit, turn, serving))
+        assert picked == due
+
+    @rule(worker=st.sampled_from(("w1", "w2")), run_ids=st.lists(RUNS, max_size=4), due_us=TIMES)
+    def gives_back(self, worker: str, run_ids: list[str], due_us: int) -> None:
+        self.both(lambda store: store.unpick(worker, run_ids, due_us))
+        self.both(lambda store: store.load_many(list(dict.fromkeys(run_ids))))
 
     @rule(where=FILTERS, after=st.sampled_from((None, "run-500", "run-9")), limit=st.integers(1, 4))
     def lists(self, where: RunFilter, after: str | None, limit: int) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from perdure import Canceled, NotFound, Retry, StoreInUse, StoreUnavailable, Succeeded, step
 from perdure.core.facts import OperationReserved, OperationSucceeded, RunSucceeded, SegmentAttemptStarted
+from perdure.ports.store import Serving
 from perdure.storage.sqlite import SqliteStore
 from perdure.testing.clock import VirtualSystem
 from tests.runtime.lab import (
@@ -108,8 +109,8 @@ async def test_a_stale_list_of_due_runs_executes_nothing_twice(system: VirtualSy
     class Stale(Watched):
         seen: Sequence[str] = ()
 
-        async def due(self, now_us: int, limit: int, turn: int = 0, /) -> Sequence[str]:
-            found = await super().due(now_us, limit, turn)
+        async def due(self, now_us: int, limit: int, turn: int = 0, serving: Serving | None = None, /) -> Sequence[str]:
+            found = await super().due(now_us, limit, turn, serving)
             self.seen = [*self.seen, *found]
             return list(dict.fromkeys([*self.seen, *found]))[-limit:]
 
@@ -284,8 +285,8 @@ async def test_a_row_deleted_between_being_found_and_being_claimed_costs_nothing
     class Deleting(SqliteStore):
         victims: tuple[str, ...] = ()
 
-        async def due(self, now_us: int, limit: int, turn: int = 0, /) -> Sequence[str]:
-            found = await super().due(now_us, limit, turn)
+        async def due(self, now_us: int, limit: int, turn: int = 0, serving: Serving | None = None, /) -> Sequence[str]:
+            found = await super().due(now_us, limit, turn, serving)
             for run_id in set(found) & set(self.victims):
                 with closing(sqlite3.connect(path, isolation_level=None, timeout=10)) as con:
                     con.execute("DELETE FROM journal WHERE run = (SELECT n FROM run WHERE id = ?)", (run_id,))

@@ -23,6 +23,7 @@ from perdure.ports.store import (
     IndexState,
     LoadedRun,
     ScheduleState,
+    Serving,
     WaitCycle,
 )
 from perdure.runtime.info import RunInfo
@@ -104,13 +105,13 @@ class Watched(MemoryStore):
         self.rows_loaded += 0 if loaded is None else len(loaded.rows)
         return loaded
 
-    async def due(self, now_us: int, limit: int, turn: int = 0, /) -> Sequence[str]:
+    async def due(self, now_us: int, limit: int, turn: int = 0, serving: Serving | None = None, /) -> Sequence[str]:
         self.calls["due"] += 1
-        return await super().due(now_us, limit, turn)
+        return await super().due(now_us, limit, turn, serving)
 
-    async def next_due_us(self) -> int | None:
+    async def next_due_us(self, serving: Serving | None = None, /) -> int | None:
         self.calls["next_due_us"] += 1
-        return await super().next_due_us()
+        return await super().next_due_us(serving)
 
 
 class Failing(Watched):
@@ -153,13 +154,13 @@ class Failing(Watched):
         self._maybe("load", run_id)
         return await super().load(run_id)
 
-    async def due(self, now_us: int, limit: int, turn: int = 0, /) -> Sequence[str]:
+    async def due(self, now_us: int, limit: int, turn: int = 0, serving: Serving | None = None, /) -> Sequence[str]:
         self._maybe("due")
-        return await super().due(now_us, limit, turn)
+        return await super().due(now_us, limit, turn, serving)
 
-    async def next_due_us(self) -> int | None:
+    async def next_due_us(self, serving: Serving | None = None, /) -> int | None:
         self._maybe("next_due_us")
-        return await super().next_due_us()
+        return await super().next_due_us(serving)
 
     async def attention(self) -> Sequence[str]:
         self._maybe("attention")
@@ -218,12 +219,12 @@ class Gated(Watched):
         await self._pass("load")
         return await super().load(run_id)
 
-    async def due(self, now_us: int, limit: int, turn: int = 0, /) -> Sequence[str]:
+    async def due(self, now_us: int, limit: int, turn: int = 0, serving: Serving | None = None, /) -> Sequence[str]:
         await self._pass("due")
-        return await super().due(now_us, limit, turn)
+        return await super().due(now_us, limit, turn, serving)
 
-    async def next_due_us(self) -> int | None:
-        found = await super().next_due_us()
+    async def next_due_us(self, serving: Serving | None = None, /) -> int | None:
+        found = await super().next_due_us(serving)
         await self._pass("next_due_us")
         return found
 

@@ -12,8 +12,8 @@ import pytest
 from perdure.core.facts import RunCancelRequested
 from perdure.ports.store import IndexState, RunFilter
 from perdure.storage.sqlite import SqliteStore
-from perdure.storage.sqlite.queries import DUE, LEVELS, NEXT_DUE, due, next_due_us
 from perdure.storage.sqlite.schema import SCHEMA, SCHEMA_VERSION
+from perdure.storage.sqlite.turns import DUE, LEVELS, NEXT_DUE, due, next_due_us
 from perdure.testing.conformance.lab import READY, T0, Draft, claimed, ended, expect_journal, loaded, put, submitted
 
 

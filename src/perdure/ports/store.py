@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from itertools import chain
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
+from perdure.ports.places import Candidate, DueRun, Serving, Shared, Tenancy, share, share_served
 from perdure.ports.records import (
     TERMINAL,
     Append,
@@ -56,6 +56,7 @@ __all__ = [
     "TERMINAL",
     "Append",
     "AppendResult",
+    "Candidate",
     "Committed",
     "Conflict",
     "Deployment",
@@ -75,14 +76,18 @@ __all__ = [
     "RunStatus",
     "RunTail",
     "ScheduleState",
+    "Serving",
+    "Shared",
     "SlotTaken",
     "Snapshot",
     "SubmissionKey",
+    "Tenancy",
     "Trouble",
     "WaitCycle",
     "WaitingRuns",
     "Store",
     "share",
+    "share_served",
 ]
 
 
@@ -134,7 +139,11 @@ class Store(Protocol):
         """As `load`, but every journal row and no snapshot: for `verify` and `journal`."""
         ...
 
-    async def due(self, now_us: int, limit: int, turn: int = 0, /) -> Sequence[str]:
+    async def load_many(self, run_ids: Sequence[str], /) -> Sequence[LoadedRun]:
+        """As `load`, for all of these in one consistent read; those that are not there are left out."""
+        ...
+
+    async def due(self, now_us: int, limit: int, turn: int = 0, serving: Serving | None = None, /) -> Sequence[str]:
         """Ids of unowned runs due at or before `now_us`, at most `limit`, in the order in which they are to be claimed.
 
         Places are numbered; this is about `limit` of them from number `turn` on. Of every four, three are for runs that
@@ -147,11 +156,35 @@ class Store(Protocol):
         others of its class due longer, its place among the next 16 * (k + 1); three times as soon if it was begun.
         Costs what it returns, times the priorities that are in use: runs due later are never looked at [R-7].
         Runs of held pipelines are not due.
+
+        With `serving` it is about runs of those pipelines alone, and of these about runs that no greater generation
+        than the one served has advanced [D-4]. Within a class and a priority the pipelines then take turns, and within
+        a pipeline whoever is due longest comes first. Of every 16 places, numbers 8 to 11 go to tenants in turn,
+        whatever class and priority: to the run of the tenant of a pipeline that is due longest, where there is one.
         """
         ...
 
-    async def next_due_us(self) -> int | None:
-        """The earliest due time of any unowned run whose pipeline is not held."""
+    async def next_due_us(self, serving: Serving | None = None, /) -> int | None:
+        """The earliest due time of any unowned run whose pipeline is not held; with `serving`, as in `due`."""
+        ...
+
+    async def pick(self, worker: str, now_us: int, limit: int, turn: int, serving: Serving, /) -> Sequence[str]:
+        """As `due`, and makes each of these runs `worker`'s in one transaction: it is owned, and has no due time.
+
+        Nobody else picks it then, and two that pick at once neither get the same run nor wait for each other: places
+        are given as if the other's runs were not there. Nothing else of the row changes, nor does its journal: the run
+        is claimed when its owner appends [D-8]. One whose load shows another owner was lost meanwhile. A worker that
+        dies leaves what it has picked, as what it has claimed, to `take_over`.
+
+        The turn of tenants goes on where this store stopped when it last picked.
+        """
+        ...
+
+    async def unpick(self, worker: str, run_ids: Sequence[str], due_us: int, /) -> int:
+        """Give back runs that `worker` has picked and not claimed: they are due at `due_us`; returns how many.
+
+        Those that are not its own any more, or that it has claimed, are left alone.
+        """
         ...
 
     async def attention(self) -> Sequence[str]:
@@ -311,52 +344,3 @@ class Store(Protocol):
     async def info(self) -> dict[str, str | int]:
         """Facts for `doctor`: kind, location, schema version, size in bytes, runs, journal rows, settings."""
         ...
-
-
-DueRun: TypeAlias = tuple[int, int, str]
-"""A run that is due, for `share`: since when; the store's number of it, which orders those of one time; its id."""
-
-Levels: TypeAlias = Sequence[Sequence[DueRun]]
-"""Runs of a class that are due: by priority, the highest first, and in each those due longest first."""
-
-
-def share(begun: Levels, new: Levels, limit: int, turn: int) -> list[str]:
-    """Who gets the places `turn`, `turn + 1`, ... of `Store.due` [R-1].
-
-    Args:
-        begun, new: of every priority `limit` runs, if there are so many.
-    """
-    lines = (_Line(begun), _Line(new))
-    chosen: list[str] = []
-    for place in range(turn, turn + limit):
-        line = lines[place % 4 == 3]
-        if not line.left:
-            line = lines[place % 4 != 3]
-            if not line.left:
-                break
-        chosen.append(line.take(place))
-    return chosen
-
-
-class _Line:
-    """Runs of one class, in both orders.
-
-    Attributes:
-        left: how many nobody took.
-    """
-
-    def __init__(self, levels: Levels) -> None:
-        self.left = sum(map(len, levels))
-        self._by_priority = chain.from_iterable(levels)
-        self._by_age = iter(sorted(chain.from_iterable(levels))) if len(levels) > 1 else None
-        self._taken: set[str] = set()
-
-    def take(self, place: int) -> str:
-        """The next in the order that counts for a place; there has to be one."""
-        self.left -= 1
-        if self._by_age is None:
-            return next(self._by_priority)[2]
-        oldest = place % 16 >= 12
-        run_id = next(run[2] for run in (self._by_age if oldest else self._by_priority) if run[2] not in self._taken)
-        self._taken.add(run_id)
-        return run_id

@@ -29,12 +29,16 @@ from perdure.ports.store import (
     RunRow,
     RunTail,
     ScheduleState,
+    Serving,
+    Shared,
     Snapshot,
     SubmissionKey,
+    Tenancy,
     Trouble,
     WaitCycle,
     WaitingRuns,
     share,
+    share_served,
 )
 from perdure.storage import memory_retention as retention
 from perdure.storage.memory_data import MemoryData, MemoryRun
@@ -61,6 +65,7 @@ class MemoryStore:
         self._queue: list[Callable[[], None]] = []
         self._futures: list[asyncio.Future[Any]] = []
         self._change: list[Callable[[], None]] = []
+        self._last_tenant: Tenancy = ("", "")
 
     # --- life
 
@@ -168,20 +173,45 @@ class MemoryStore:
         row = None if run is None else self.data.row(run)
         return None if run is None or row is None else LoadedRun(row, None, tuple(run.rows))
 
-    async def due(self, now_us: int, limit: int, turn: int = 0, /) -> Sequence[str]:
-        self._live()
-        found = [(self.data.at(locator), due_us) for due_us, locator in self.data.due() if due_us <= now_us]
-        begun: dict[int, list[DueRun]] = {}
-        new: dict[int, list[DueRun]] = {}
-        for run, due_us in found:
-            if run is not None and run.state is not None:
-                levels = begun if run.state.token else new
-                levels.setdefault(-run.state.priority, []).append((due_us, run.locator, run.run_id))
-        return share([begun[key] for key in sorted(begun)], [new[key] for key in sorted(new)], limit, turn)
+    async def load_many(self, run_ids: Sequence[str], /) -> Sequence[LoadedRun]:
+        found = [await MemoryStore.load(self, run_id) for run_id in run_ids]
+        return [loaded for loaded in found if loaded is not None]
 
-    async def next_due_us(self) -> int | None:
+    async def due(self, now_us: int, limit: int, turn: int = 0, serving: Serving | None = None, /) -> Sequence[str]:
         self._live()
-        return self.data.next_due_us()
+        if serving is not None:
+            return self._shared(now_us, limit, turn, serving).run_ids
+        levels: dict[bool, dict[int, list[DueRun]]] = {True: {}, False: {}}
+        for run in self.data.candidates(None):
+            if run.due[0] <= now_us:
+                levels[run.begun].setdefault(-run.priority, []).append(run.due)
+        begun, new = ([level for _, level in sorted(found.items())] for found in levels.values())
+        return share(begun, new, limit, turn)
+
+    def _shared(self, now_us: int, limit: int, turn: int, serving: Serving) -> Shared:
+        found = [run for run in self.data.candidates(serving) if run.due[0] <= now_us]
+        return share_served(found, found, self._last_tenant, limit, turn)
+
+    async def next_due_us(self, serving: Serving | None = None, /) -> int | None:
+        self._live()
+        if serving is None:
+            return self.data.next_due_us()
+        return min((run.due[0] for run in self.data.candidates(serving)), default=None)
+
+    async def pick(self, worker: str, now_us: int, limit: int, turn: int, serving: Serving, /) -> Sequence[str]:
+        self._live()
+        shared = self._shared(now_us, limit, turn, serving)
+        self._last_tenant = shared.last(self._last_tenant)
+        for run_id in shared.run_ids:
+            self.data.pick(run_id, worker)
+        return shared.run_ids
+
+    async def unpick(self, worker: str, run_ids: Sequence[str], due_us: int, /) -> int:
+        chosen = set(run_ids)
+        return self._sweep(
+            lambda run, state: run.run_id in chosen and state.worker == worker and state.status != "running",
+            lambda state: replace(state, worker="", due_us=due_us),
+        )
 
     async def attention(self) -> Sequence[str]:
         self._live()

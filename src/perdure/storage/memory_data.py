@@ -12,6 +12,7 @@ from perdure.ports.store import (
     TERMINAL,
     Append,
     AppendResult,
+    Candidate,
     Committed,
     Conflict,
     Deployment,
@@ -25,6 +26,7 @@ from perdure.ports.store import (
     PipelineHold,
     RunRow,
     ScheduleState,
+    Serving,
     SlotTaken,
     Snapshot,
     SubmissionKey,
@@ -364,18 +366,31 @@ class MemoryData:
     def runs(self) -> list[MemoryRun]:
         return list(self._runs.values())
 
-    def due(self) -> list[tuple[int, int]]:
-        """(due time, locator) of all runs that have a due time and are not held, longest due first."""
+    def candidates(self, serving: Serving | None) -> list[Candidate]:
+        """All runs that have a due time, are not held, and are served by who serves this; longest due first."""
         held = {hold.pipeline for hold in self.pipeline_holds if not hold.released_us}
-        return sorted((due_us, locator) for locator, due_us in self._due.items() if not self._is_of(locator, held))
-
-    def _is_of(self, locator: int, pipelines: set[str]) -> bool:
-        new = self._runs[locator].new
-        return new is not None and new.pipeline in pipelines
+        found: list[Candidate] = []
+        for due_us, locator in sorted((due_us, locator) for locator, due_us in self._due.items()):
+            run = self._runs[locator]
+            new, state = run.new, run.state
+            if new is None or state is None or new.pipeline in held:
+                continue
+            if serving is None or state.generation <= serving.get(new.pipeline, -1):
+                due = (due_us, locator, run.run_id)
+                found.append(Candidate(due, new.pipeline, new.tenant, state.priority, state.token > 0))
+        return found
 
     def next_due_us(self) -> int | None:
-        due = self.due() if self.pipeline_holds else ((due_us, 0) for due_us in self._due.values())
-        return min((due_us for due_us, _ in due), default=None)
+        if self.pipeline_holds:
+            return min((run.due[0] for run in self.candidates(None)), default=None)
+        return min(self._due.values(), default=None)
+
+    def pick(self, run_id: str, worker: str) -> None:
+        """A run is a worker's; nothing else of it changes."""
+        run = self._by_id[run_id]
+        if run.state is not None:
+            run.state = replace(run.state, worker=worker, due_us=None)
+            self._due.pop(run.locator, None)
 
     def ledgers(self) -> list[LedgerCount]:
         found: dict[tuple[str, bytes, str], LedgerCount] = {}

@@ -13,9 +13,9 @@ from perdure.ports.store import (
     RunFilter,
     RunRow,
     Snapshot,
-    share,
 )
 from perdure.storage.postgres import awaits
+from perdure.storage.postgres.packed import Texts
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.rows import (
     INSERT_LEDGERS,
@@ -32,7 +32,7 @@ from perdure.storage.postgres.rows import (
     state_values,
 )
 from perdure.storage.postgres.schema import SCHEMA_VERSION, WAITING
-from perdure.storage.postgres.session import Session, Value
+from perdure.storage.postgres.session import Row, Session, Value
 
 # --- one run
 
@@ -43,16 +43,31 @@ _LOAD = f"""
         SELECT s.* FROM @snapshot s JOIN @journal f ON f.run = s.run AND f.first_seq = s.row_seq AND f.hash = s.row_hash
         WHERE s.run = r.n
     ) s ON %(snapshot)s
-    LEFT JOIN @journal j ON j.run = r.n AND j.first_seq > coalesce(s.row_seq, 0)
-    WHERE r.id = %(id)s ORDER BY j.first_seq
+    LEFT JOIN LATERAL (
+        SELECT * FROM @journal j WHERE j.run = r.n AND j.first_seq > coalesce(s.row_seq, 0)
+    ) j ON true
+    WHERE r.id = {{}} ORDER BY r.n, j.first_seq
 """
+LOAD = _LOAD.format("%(id)s")
+LOAD_MANY = _LOAD.format("ANY (%(ids)s)")
 
 
 async def load(session: Session, run_id: str, *, snapshot: bool = True) -> LoadedRun | None:
     """Index row, the snapshot if it fits the journal, and the rows after it."""
-    found = await session.rows(_LOAD, {"id": run_id, "snapshot": snapshot})
-    if not found:
-        return None
+    found = await session.rows(LOAD, {"id": run_id, "snapshot": snapshot})
+    return _loaded(found) if found else None
+
+
+async def load_many(session: Session, run_ids: Sequence[str]) -> list[LoadedRun]:
+    """As `load`, of each that is there, in the order in which they are asked for."""
+    found = await session.rows(LOAD_MANY, {"ids": Texts(run_ids), "snapshot": True})
+    runs: dict[str, list[Row]] = {}
+    for row in found:
+        runs.setdefault(row[1], []).append(row)
+    return [_loaded(runs[run_id]) for run_id in run_ids if run_id in runs]
+
+
+def _loaded(found: Sequence[Row]) -> LoadedRun:
     first = found[0]
     stored = first[RUN_WIDTH : RUN_WIDTH + 5]
     rows = [row[RUN_WIDTH + 5 :] for row in found]
@@ -63,59 +78,7 @@ async def load(session: Session, run_id: str, *, snapshot: bool = True) -> Loade
     )
 
 
-# --- whose turn it is
-
-LINES = ("due_us IS NOT NULL AND token > 0", "due_us IS NOT NULL AND token = 0")
-"""Runs that were claimed before, and new ones; each has an index, by priority and due time."""
-_FREE = "pipeline <> ALL (ARRAY(SELECT pipeline FROM @pipeline_hold WHERE released_us = 0))"
-
-
-def _levels(line: str) -> str:
-    """The priorities that runs of a line have, each found by one step into its index."""
-    return f"""
-        WITH RECURSIVE level (p) AS (
-            (SELECT priority FROM @run WHERE {line} ORDER BY priority DESC LIMIT 1)
-            UNION ALL SELECT (SELECT priority FROM @run WHERE {line} AND priority < p ORDER BY priority DESC LIMIT 1)
-            FROM level WHERE p IS NOT NULL)
-    """
-
-
-_DUE = tuple(
-    f"""
-    {_levels(line)}
-    SELECT l.p, d.due_us, d.n, d.id FROM level l CROSS JOIN LATERAL (
-        SELECT due_us, n, id FROM @run WHERE {line} AND priority = l.p AND due_us <= %s AND {_FREE}
-        ORDER BY due_us, n LIMIT %s
-    ) d WHERE l.p IS NOT NULL ORDER BY 1 DESC, 2, 3
-    """
-    for line in LINES
-)
-_NEXT_DUE = tuple(
-    f"""
-    {_levels(line)}
-    SELECT min(d.due_us) FROM level l CROSS JOIN LATERAL (
-        SELECT due_us FROM @run WHERE {line} AND priority = l.p AND {_FREE} ORDER BY due_us LIMIT 1
-    ) d WHERE l.p IS NOT NULL
-    """
-    for line in LINES
-)
-
-
-async def due(session: Session, now_us: int, limit: int, turn: int) -> list[str]:
-    """Unowned runs that are due; an owned one has no due time."""
-    lines: list[list[list[tuple[int, int, str]]]] = []
-    for statement in _DUE:
-        levels: dict[int, list[tuple[int, int, str]]] = {}
-        for priority, due_us, n, id_ in await session.rows(statement, (now_us, limit)):
-            levels.setdefault(priority, []).append((due_us, n, id_))
-        lines.append(list(levels.values()))
-    return share(lines[0], lines[1], limit, turn)
-
-
-async def next_due_us(session: Session) -> int | None:
-    """The earliest due time."""
-    found = [await session.one(statement) for statement in _NEXT_DUE]
-    return min((int(row[0]) for row in found if row is not None and row[0] is not None), default=None)
+# --- sweeps
 
 
 async def attention(session: Session) -> list[str]:
@@ -125,7 +88,7 @@ async def attention(session: Session) -> list[str]:
     ]
 
 
-_IN_ORDER = "n = ANY (ARRAY(SELECT n FROM @run WHERE {0} ORDER BY n FOR NO KEY UPDATE)) AND {0}"
+IN_ORDER = "n = ANY (ARRAY(SELECT n FROM @run WHERE {0} ORDER BY n FOR NO KEY UPDATE)) AND {0}"
 """Rows of a sweep are locked in the order in which groups lock them."""
 
 
@@ -133,7 +96,7 @@ async def take_over(session: Session, now_us: int) -> int:
     """Every owned run becomes due and unowned."""
     return await session.run(
         "UPDATE @run SET status = 'ready', worker = NULL, due_us = %s, attention = false "
-        f"WHERE {_IN_ORDER.format('worker IS NOT NULL')}",
+        f"WHERE {IN_ORDER.format('worker IS NOT NULL')}",
         (now_us,),
     )
 
@@ -145,7 +108,7 @@ async def wake_invalid(session: Session, pipeline: str, generation: int, build: 
         "AND (generation <> %(generation)s OR build <> %(build)s)"
     )
     return await session.run(
-        f"UPDATE @run SET due_us = %(now)s, attention = false WHERE {_IN_ORDER.format(judged)}",
+        f"UPDATE @run SET due_us = %(now)s, attention = false WHERE {IN_ORDER.format(judged)}",
         {"pipeline": pipeline, "generation": generation, "build": build, "now": now_us},
     )
 
@@ -157,7 +120,7 @@ async def wake_resting(session: Session, pipeline: str, signature: bytes, now_us
         f"AND coalesce(due_us > %(now)s, true) AND NOT ({WAITING})"
     )
     return await session.run(
-        f"UPDATE @run SET due_us = %(now)s WHERE {_IN_ORDER.format(resting)}",
+        f"UPDATE @run SET due_us = %(now)s WHERE {IN_ORDER.format(resting)}",
         {"pipeline": pipeline, "signature": signature, "now": now_us},
     )
 

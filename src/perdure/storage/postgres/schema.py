@@ -104,8 +104,12 @@ _TABLES = (
     ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0)
     """,
     "CREATE UNIQUE INDEX run_slot ON @run (slot_key, pipeline, tenant) WHERE slot_held AND slot_key IS NOT NULL",
-    "CREATE INDEX run_due_begun ON @run (priority, due_us, n) WHERE due_us IS NOT NULL AND token > 0",
-    "CREATE INDEX run_due_new ON @run (priority, due_us, n) WHERE due_us IS NOT NULL AND token = 0",
+    # Whoever is due is a range at the head of each pipeline, priority and generation, and of each tenant's [R-1, R-7].
+    "CREATE INDEX run_due_begun ON @run (pipeline, priority, generation, due_us, n) "
+    "WHERE due_us IS NOT NULL AND token > 0",
+    "CREATE INDEX run_due_new ON @run (pipeline, priority, generation, due_us, n) "
+    "WHERE due_us IS NOT NULL AND token = 0",
+    "CREATE INDEX run_due_tenant ON @run (pipeline, tenant, generation, due_us, n) WHERE due_us IS NOT NULL",
     "CREATE INDEX run_owned ON @run (worker, attention) WHERE worker IS NOT NULL",
     "CREATE INDEX run_invalid ON @run (pipeline) WHERE status = 'invalid'",
     "CREATE INDEX run_ended ON @run (ended_us) WHERE ended_us IS NOT NULL",

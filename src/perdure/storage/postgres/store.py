@@ -24,17 +24,19 @@ from perdure.ports.store import (
     RunRow,
     RunTail,
     ScheduleState,
+    Serving,
     Snapshot,
     SubmissionKey,
     Trouble,
     WaitCycle,
     WaitingRuns,
 )
-from perdure.storage.postgres import awaits, keys, queries, retention, slots, small
+from perdure.storage.postgres import awaits, keys, queries, retention, slots, small, turns
 from perdure.storage.postgres.group import PutSnapshot, SetIndex
 from perdure.storage.postgres.jobs import Job, Work
 from perdure.storage.postgres.listen import Listener
 from perdure.storage.postgres.owner import Ownership
+from perdure.storage.postgres.picking import Picker
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.readers import Readers
 from perdure.storage.postgres.schema import prepare
@@ -62,6 +64,7 @@ class PostgresStore:
         self._listener: Listener | None = None
         self._starting: asyncio.Task[None] | None = None
         self._closed: asyncio.Task[None] | None = None
+        self._picker = Picker()
         self._change: list[Callable[[], None]] = []
         self._trouble: list[Callable[[Trouble], None]] = []
 
@@ -223,11 +226,26 @@ class PostgresStore:
     async def load_all_rows(self, run_id: str, /) -> LoadedRun | None:
         return await self._read(lambda s: queries.load(s, run_id, snapshot=False))
 
-    async def due(self, now_us: int, limit: int, turn: int = 0, /) -> Sequence[str]:
-        return await self._read(lambda s: queries.due(s, now_us, limit, turn))
+    async def load_many(self, run_ids: Sequence[str], /) -> Sequence[LoadedRun]:
+        return await self._read(lambda s: queries.load_many(s, run_ids)) if run_ids else []
 
-    async def next_due_us(self) -> int | None:
-        return await self._read(queries.next_due_us)
+    async def due(self, now_us: int, limit: int, turn: int = 0, serving: Serving | None = None, /) -> Sequence[str]:
+        if serving is None:
+            return await self._read(lambda s: turns.due(s, now_us, limit, turn))
+        last = self._picker.last
+        return (await self._read(lambda s: turns.due_served(s, now_us, limit, turn, serving, last))).shared.run_ids
+
+    async def next_due_us(self, serving: Serving | None = None, /) -> int | None:
+        return await self._read(lambda s: turns.next_due_us(s, serving))
+
+    async def pick(self, worker: str, now_us: int, limit: int, turn: int, serving: Serving, /) -> Sequence[str]:
+        self._live_loop()
+        if self._readers is None:
+            raise StoreUnavailable(f"the store {self.place.shown} is not open")
+        return await self._picker.pick(self._readers, worker, now_us, limit, turn, serving)
+
+    async def unpick(self, worker: str, run_ids: Sequence[str], due_us: int, /) -> int:
+        return await self._write(lambda s: turns.unpick(s, worker, run_ids, due_us))
 
     async def attention(self) -> Sequence[str]:
         return await self._read(queries.attention)

@@ -17,11 +17,9 @@ from perdure.ports.store import (
     RunFilter,
     RunRow,
     Snapshot,
-    share,
 )
 from perdure.storage import labels
 from perdure.storage.sqlite import awaits
-from perdure.storage.sqlite.holds import unless_held
 from perdure.storage.sqlite.rows import (
     INSERT_LEDGER,
     JOURNAL_COLUMNS,
@@ -61,6 +59,12 @@ def load(con: sqlite3.Connection, run_id: str) -> LoadedRun | None:
     return LoadedRun(row, snapshot, read_journal(con.execute(_ROWS, (row.locator, after))))
 
 
+def load_many(con: sqlite3.Connection, run_ids: Sequence[str]) -> list[LoadedRun]:
+    """As `load`, of each that is there."""
+    found = [load(con, run_id) for run_id in run_ids]
+    return [loaded for loaded in found if loaded is not None]
+
+
 def load_all_rows(con: sqlite3.Connection, run_id: str) -> LoadedRun | None:
     """As `load`, from the first row."""
     found = one(con, _RUN, (run_id,))
@@ -70,51 +74,7 @@ def load_all_rows(con: sqlite3.Connection, run_id: str) -> LoadedRun | None:
     return LoadedRun(row, None, read_journal(con.execute(_ROWS, (row.locator, 0))))
 
 
-# --- whose turn it is
-
-
-LINES = ("due_us IS NOT NULL AND token > 0", "due_us IS NOT NULL AND token = 0")
-"""Runs that were claimed before, and new ones; each has an index, by priority and due time."""
-LEVELS = tuple(
-    f"""
-    WITH RECURSIVE level(p) AS (
-        SELECT (SELECT max(priority) FROM run WHERE {line})
-        UNION ALL SELECT (SELECT max(priority) FROM run WHERE {line} AND priority < p) FROM level WHERE p IS NOT NULL)
-    SELECT p FROM level WHERE p IS NOT NULL
-    """
-    for line in LINES
-)
-"""The priorities that runs of a line have, each found by one step into its index."""
-DUE = tuple(f"SELECT due_us, n, id FROM run WHERE {line} AND priority = ?" for line in LINES)
-NEXT_DUE = tuple(
-    levels.replace(
-        "SELECT p FROM level",
-        f"SELECT min((SELECT due_us FROM run WHERE {line} AND priority = p ORDER BY due_us LIMIT 1)) FROM level",
-    )
-    for line, levels in zip(LINES, LEVELS, strict=True)
-)
-
-
-def due(con: sqlite3.Connection, now_us: int, limit: int, turn: int) -> list[str]:
-    """Unowned runs that are due; an owned one has no due time."""
-    free, held = unless_held(con)
-    begun, new = (
-        [
-            con.execute(
-                f"{runs}{free} AND due_us <= ? ORDER BY due_us, n LIMIT ?", (level, *held, now_us, limit)
-            ).fetchall()
-            for (level,) in con.execute(levels).fetchall()
-        ]
-        for levels, runs in zip(LEVELS, DUE, strict=True)
-    )
-    return share(begun, new, limit, turn)
-
-
-def next_due_us(con: sqlite3.Connection) -> int | None:
-    """The earliest due time."""
-    free, held = unless_held(con)
-    found = [one(con, sql.replace(" ORDER BY", f"{free} ORDER BY"), held) for sql in NEXT_DUE]
-    return min((int(row[0]) for row in found if row is not None and row[0] is not None), default=None)
+# --- sweeps
 
 
 def attention(con: sqlite3.Connection) -> list[str]:

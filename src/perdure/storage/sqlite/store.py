@@ -26,13 +26,15 @@ from perdure.ports.store import (
     RunRow,
     RunTail,
     ScheduleState,
+    Serving,
     Snapshot,
     SubmissionKey,
+    Tenancy,
     Trouble,
     WaitCycle,
     WaitingRuns,
 )
-from perdure.storage.sqlite import awaits, holds, keys, queries, retention, schedules, slots
+from perdure.storage.sqlite import awaits, holds, keys, queries, retention, schedules, slots, turns
 from perdure.storage.sqlite.busy import PATIENCE_S
 from perdure.storage.sqlite.group import PutSnapshot, SetIndex
 from perdure.storage.sqlite.mail import Mailbox
@@ -75,6 +77,7 @@ class SqliteStore:
         self._mountinfo = mountinfo
         self._loop: asyncio.AbstractEventLoop | None = None
         self._refusal: PerdureError | None = StoreUnavailable(f"the store {path} is not open")
+        self._last_tenant: Tenancy = ("", "")
         self._ownership: Ownership | None = None
         self._mail: Mailbox | None = None
         self._writer: Writer | None = None
@@ -239,11 +242,28 @@ class SqliteStore:
     async def load_all_rows(self, run_id: str, /) -> LoadedRun | None:
         return await self._read(lambda con: queries.load_all_rows(con, run_id))
 
-    async def due(self, now_us: int, limit: int, turn: int = 0, /) -> Sequence[str]:
-        return await self._read(lambda con: queries.due(con, now_us, limit, turn))
+    async def load_many(self, run_ids: Sequence[str], /) -> Sequence[LoadedRun]:
+        return await self._read(lambda con: queries.load_many(con, run_ids))
 
-    async def next_due_us(self) -> int | None:
-        return await self._read(queries.next_due_us)
+    async def due(self, now_us: int, limit: int, turn: int = 0, serving: Serving | None = None, /) -> Sequence[str]:
+        if serving is None:
+            return await self._read(lambda con: turns.due(con, now_us, limit, turn))
+        last = self._last_tenant
+        return (await self._read(lambda con: turns.due_served(con, now_us, limit, turn, serving, last))).run_ids
+
+    async def next_due_us(self, serving: Serving | None = None, /) -> int | None:
+        if serving is None:
+            return await self._read(turns.next_due_us)
+        return await self._read(lambda con: turns.next_due_served_us(con, serving))
+
+    async def pick(self, worker: str, now_us: int, limit: int, turn: int, serving: Serving, /) -> Sequence[str]:
+        last = self._last_tenant
+        shared = await self._write(lambda con: turns.pick(con, worker, now_us, limit, turn, serving, last))
+        self._last_tenant = shared.last(self._last_tenant)
+        return shared.run_ids
+
+    async def unpick(self, worker: str, run_ids: Sequence[str], due_us: int, /) -> int:
+        return await self._write(lambda con: turns.unpick(con, worker, run_ids, due_us))
 
     async def attention(self) -> Sequence[str]:
         return await self._read(queries.attention)

@@ -28,6 +28,7 @@ from perdure.ports.store import (
     RunRow,
     RunTail,
     ScheduleState,
+    Serving,
     Snapshot,
     Store,
     SubmissionKey,
@@ -240,13 +241,25 @@ class FaultyStore:
         await self._read()
         return await self._inner.load_all_rows(run_id)
 
-    async def due(self, now_us: int, limit: int, turn: int = 0, /) -> Sequence[str]:
-        await self._read()
-        return await self._inner.due(now_us, limit, turn)
+    async def load_many(self, run_ids: Sequence[str], /) -> Sequence[LoadedRun]:
+        found = [await self.load(run_id) for run_id in run_ids]
+        return [loaded for loaded in found if loaded is not None]
 
-    async def next_due_us(self) -> int | None:
+    async def due(self, now_us: int, limit: int, turn: int = 0, serving: Serving | None = None, /) -> Sequence[str]:
         await self._read()
-        return await self._inner.next_due_us()
+        return await self._inner.due(now_us, limit, turn, serving)
+
+    async def next_due_us(self, serving: Serving | None = None, /) -> int | None:
+        await self._read()
+        return await self._inner.next_due_us(serving)
+
+    async def pick(self, worker: str, now_us: int, limit: int, turn: int, serving: Serving, /) -> Sequence[str]:
+        await self._read()
+        return await self._inner.pick(worker, now_us, limit, turn, serving)
+
+    async def unpick(self, worker: str, run_ids: Sequence[str], due_us: int, /) -> int:
+        self._check_alive()
+        return await self._inner.unpick(worker, run_ids, due_us)
 
     async def attention(self) -> Sequence[str]:
         await self._read()
