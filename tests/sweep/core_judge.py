@@ -8,6 +8,7 @@ then folded once more from its beginning, without a view, and must come to the s
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
@@ -58,6 +59,7 @@ _ALL = (admission, commit, frontier, planning, reconciler, reducer)
 MODULES: Mapping[str, ModuleType] = {m.__name__: m for m in _ALL}
 
 RUN = "sweep"
+FORWARD = (RunOp, EvaluateOp, CancelOp)
 OF_A_STEP = (
     OperationFailed,
     OperationReserved,
@@ -150,6 +152,7 @@ class CoreJudge:
         self.entered: frozenset[str] = frozenset()
         self.crossed: frozenset[str] = frozenset()
         self.topologies: dict[int, tuple[rules.Topology, Topology]] = {}
+        self.declared: dict[tuple[int, frozenset[str], frozenset[str]], tuple[Topology, Topology]] = {}
 
     def __call__(self, ledger: CanonicalLedger, topology: rules.Topology) -> Decision:
         if ledger.history is not self.history:
@@ -176,9 +179,20 @@ class CoreJudge:
             found = self.topologies[id(topology)] = (topology, Topology(specs))
         return found[1]
 
+    def _declared(self, here: Topology, unwind: frozenset[str], in_doubt: frozenset[str]) -> Topology:
+        """The topology, after generations that declared these steps."""
+        key = (id(here), unwind, in_doubt)
+        found = self.declared.get(key)
+        if found is None:
+            if len(self.declared) > 50_000:
+                self.declared.clear()
+            after = Topology(here.steps, ever_unwind=unwind, ever_in_doubt=in_doubt)
+            found = self.declared[key] = (here, after)
+        return found[1]
+
     def _check_record(self, op: Operation, here: Topology) -> None:
         """What reserving the operation would record as passed or crossed."""
-        if isinstance(op, RunOp | EvaluateOp | CancelOp):
+        if isinstance(op, FORWARD):
             now = self.core.view_of(self.p, here).newly_passed(self.p, op.position)
             expected = tuple(s for s in here.ids[: op.position] if s not in self.entered)
         elif isinstance(op, UnwindOp):
@@ -214,12 +228,12 @@ class CoreJudge:
         failure = self.p.failure
         if failure is None:
             raise Disagreement(f"{self._told()}ends as failed without a failure")
-        before = Topology(here.steps, ever_unwind=ledger.ever_unwind, ever_in_doubt=ledger.ever_in_doubt)
-        found = self.core.lists(self.p, before)
-        lists = rules.Lists(found.in_doubt, found.half_unwound, found.uncompensated, found.unavailable)
-        if failure.kind == "canceled":
-            return rules.EndCanceled(failure.step, lists)
-        return rules.EndFailure(failure.step, lists)
+        found = self.core.lists(self.p, self._declared(here, ledger.ever_unwind, ledger.ever_in_doubt))
+        return _ended(
+            failure.kind == "canceled",
+            failure.step,
+            (found.in_doubt, found.half_unwound, found.uncompensated, found.unavailable),
+        )
 
     # --- histories
 
@@ -312,6 +326,16 @@ class CoreJudge:
     def _told(self) -> str:
         lines = [f"  [{' '.join(map(str, h.topology))}] {h.event}" for h in self.history or ()]
         return "\n".join(["", *lines, "  "])
+
+
+@functools.lru_cache(10_000)
+def _ended(
+    canceled: bool,
+    step: str,
+    lists: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]],
+) -> Decision:
+    """The same object for the same end: most questions have one of few answers."""
+    return (rules.EndCanceled if canceled else rules.EndFailure)(step, rules.Lists(*lists))
 
 
 _AT_ONCE = Retry(initial=0, cap=0, jitter=0)

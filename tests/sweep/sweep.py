@@ -10,7 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from tests.sweep.oracle import Known, decide_known, declare, learn
 from tests.sweep.vocabulary import (
@@ -29,6 +29,7 @@ from tests.sweep.worlds import (
     FOREIGN_FLAGS,
     CanonicalLedger,
     Reached,
+    as_the_rules_see,
     canonical,
     declared_before,
     events_at_rest,
@@ -41,8 +42,7 @@ Kind: TypeAlias = Literal["two", "three", "four-sample"]
 Judge: TypeAlias = Callable[[CanonicalLedger, Topology], Decision]
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(NamedTuple):
     """A ledger, a topology deployed after it, and what the rules answer."""
 
     ledger: CanonicalLedger
@@ -125,21 +125,50 @@ def questions(kind: Kind, *, seed: int = 0, walks: int = 3_000) -> Iterator[Ques
 
 
 def _full(ledgers: list[Reached], after: list[Topology], ids: str) -> Iterator[Question]:
+    """Every ledger with every topology; the rules answer once for all topologies between which they see no difference.
+
+    Whoever is judged is asked about each topology as it is: one that looks at a flag the rules do not look at differs.
+    """
+    forward = _seen_alike(after, unwinding=False)
+    backward = _seen_alike(after, unwinding=True)
     for reached in ledgers:
-        known = reached.known
-        ledger = canonical(known, reached.history)
+        ledger = canonical(reached.known, reached.history)
         variants: dict[tuple[str, ...], list[tuple[CanonicalLedger, Known]]] = {}
-        for topology in after:
-            expected = decide_known(known, topology)
-            if not isinstance(expected, EndFailure | EndCanceled):
-                yield Question(ledger, topology, expected)
-                continue
-            open_ = open_steps(known, topology)  # here earlier declarations show [U-9]
-            if open_ not in variants:
-                choices = declared_before(known, open_, ids)
-                variants[open_] = [(canonical(choice, reached.history), choice) for choice in choices]
-            for variant, choice in variants[open_]:
-                yield Question(variant, topology, decide_known(choice, topology))
+        answers: dict[int, list[tuple[CanonicalLedger, Decision]]] = {}
+        for topology, number, seen in forward if reached.known.failed_at is None else backward:
+            if number not in answers:
+                answers[number] = _answers(reached, ledger, seen, ids, variants)
+            for variant, expected in answers[number]:
+                yield Question(variant, topology, expected)
+
+
+def _seen_alike(after: list[Topology], *, unwinding: bool) -> list[tuple[Topology, int, Topology]]:
+    """Each topology with what the rules see of it, and a number for that."""
+    numbers: dict[Topology, int] = {}
+    found: list[tuple[Topology, int, Topology]] = []
+    for topology in after:
+        seen = as_the_rules_see(topology, unwinding=unwinding)
+        found.append((topology, numbers.setdefault(seen, len(numbers)), seen))
+    return found
+
+
+def _answers(
+    reached: Reached,
+    ledger: CanonicalLedger,
+    topology: Topology,
+    ids: str,
+    variants: dict[tuple[str, ...], list[tuple[CanonicalLedger, Known]]],
+) -> list[tuple[CanonicalLedger, Decision]]:
+    """What the rules say of a ledger: once, or once for each choice of what was declared before, where that shows."""
+    known = reached.known
+    expected = decide_known(known, topology)
+    if not isinstance(expected, EndFailure | EndCanceled):
+        return [(ledger, expected)]
+    open_ = open_steps(known, topology)  # here earlier declarations show [U-9]
+    if open_ not in variants:
+        choices = declared_before(known, open_, ids)
+        variants[open_] = [(canonical(choice, reached.history), choice) for choice in choices]
+    return [(variant, decide_known(choice, topology)) for variant, choice in variants[open_]]
 
 
 # Random histories -------------------------------------------------------------------------------------------------

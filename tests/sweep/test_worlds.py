@@ -5,7 +5,17 @@ from __future__ import annotations
 from tests.sweep.oracle import apply, decide_known, declare, read
 from tests.sweep.sweep import sweep
 from tests.sweep.vocabulary import Decision, EndFailure, Lists, Topology, Unwind, World
-from tests.sweep.worlds import ALL_FLAGS, CanonicalLedger, canonical, reachable, recorded, topologies
+from tests.sweep.worlds import (
+    ALL_FLAGS,
+    FOREIGN_FLAGS,
+    CanonicalLedger,
+    as_the_rules_see,
+    canonical,
+    open_steps,
+    reachable,
+    recorded,
+    topologies,
+)
 
 
 def test_every_history_of_a_small_world_is_legal_and_leads_to_its_ledger() -> None:
@@ -33,6 +43,17 @@ def test_what_a_history_records_adds_up_to_its_ledger() -> None:
         assert sum(len(row.crossed) for row in rows) == len(reached.known.crossed)
         assert frozenset[str]().union(*(row.passed for row in rows)) == reached.known.passed
         assert frozenset[str]().union(*(row.crossed for row in rows)) == reached.known.crossed
+
+
+def test_the_rules_see_no_difference_between_topologies_that_are_asked_about_once() -> None:
+    """E-4 to E-9, U-2, U-3: in each phase the flags of the other change no decision."""
+    after = topologies(("A", ALL_FLAGS), ("B", ALL_FLAGS), ("X", FOREIGN_FLAGS))
+    for reached in reachable("AB", "X", fine=True)[::97]:
+        known, unwinding = reached.known, reached.known.failed_at is not None
+        for topology in after:
+            seen = as_the_rules_see(topology, unwinding=unwinding)
+            assert decide_known(known, seen) == decide_known(known, topology)
+            assert open_steps(known, seen) == open_steps(known, topology) or not unwinding
 
 
 def test_a_sweep_reports_a_judge_that_is_wrong_and_only_such_a_one() -> None:

@@ -134,6 +134,17 @@ def topologies(*choices: tuple[str, tuple[Flags, ...]]) -> list[Topology]:
     return found
 
 
+def as_the_rules_see(topology: Topology, *, unwinding: bool) -> Topology:
+    """The topology without the flags that no rule of the phase looks at.
+
+    Whether a step is retired is nothing to an unwind [U-2, U-3], and whether it can be unwound nothing to forward work
+    [E-4 to E-9].
+    """
+    if unwinding:
+        return tuple(Step(s.id, s.unwind, s.in_doubt) for s in topology)
+    return tuple(Step(s.id, retired=s.retired) for s in topology)
+
+
 # What can happen --------------------------------------------------------------------------------------------------
 
 # An attempt that ends without changing the ledger (raised, lost) leads nowhere new and is left out here.
