@@ -22,6 +22,7 @@ from perdure.define.signals import Fail, FailureDetail
 from perdure.define.sleep import Sleep
 from perdure.define.step import AnyStep, AsyncPoll, AsyncStep, Step, SyncPoll, SyncStep, optional, retired
 from perdure.errors import (
+    ArchiveUnavailable,
     ConflictError,
     CorruptJournal,
     DefinitionError,
@@ -37,6 +38,7 @@ from perdure.errors import (
     StoreUnavailable,
     StoreUnusable,
 )
+from perdure.ports.archive import Archive
 from perdure.ports.observer import Event, Observer
 from perdure.ports.store import PipelineHold
 from perdure.runtime.client import Client
@@ -57,6 +59,7 @@ from perdure.runtime.operations import (
 )
 from perdure.runtime.run import Run
 from perdure.runtime.scheduling import ScheduleInfo
+from perdure.storage import open_archive
 
 __all__ = [
     "App",
@@ -81,6 +84,9 @@ __all__ = [
     "PrioritizeRun",
     "SendMessage",
     "PipelineHold",
+    "Archive",
+    "open_archive",
+    "ArchiveUnavailable",
     "ConflictError",
     "CorruptJournal",
     "DefinitionError",

@@ -13,6 +13,7 @@ PerdureError
 ├── StoreUnavailable         retry: the store does not answer; nothing was lost
 │   ├── StoreInUse           another engine owns the file; names the holder
 │   └── StoreUnusable        an operator: the file or server is not one this release can use
+├── ArchiveUnavailable       an operator: the archive cannot be written or read; nothing was lost
 ├── InvalidRun               an operator: the deployed pipeline cannot continue the run
 └── CorruptJournal           stop: facts contradict each other or their hashes
 ```
@@ -96,6 +97,10 @@ class StoreUnusable(StoreUnavailable):
 
     Trying again does not help: an operator acts on what the message says.
     """
+
+
+class ArchiveUnavailable(PerdureError):
+    """An archive does not answer, is not there, is full or may not be written. No run was removed for it [R-9]."""
 
 
 class InvalidRun(PerdureError):

@@ -139,7 +139,9 @@ def test_gc_removes_what_ended_long_ago(shop: Path, cli: Cli) -> None:
     assert cli("gc", "--older-than", "30d").out.startswith("0 runs removed")
     assert cli("gc", "--older-than", "0", "--dry-run").out == "3 runs would be removed\n"
     found = cli("gc", "--older-than", "0", "--limit", "1", "--json").json()
-    assert {**found, "bytes": 0} == {"removed": 1, "bytes": 0, "remaining": 2, "dry_run": False}
+    assert {**found, "bytes": 0} == {
+        "removed": 1, "bytes": 0, "remaining": 2, "dry_run": False, "archived": 0, "parts": [], "findings": [],
+    }  # fmt: skip
     assert cli("gc", "--older-than", "0").out.startswith("2 runs removed")
     assert cli("list", "--json").json()["counts"] == {"ready": 1, "held": 1, "invalid": 1}
     assert cli("verify").code == Exit.OK

@@ -26,7 +26,7 @@ MEANINGS: dict[Exit, str] = {
     Exit.USAGE: "a wrong argument, setting, application or input",
     Exit.NOT_FOUND: "no such run, pipeline or step",
     Exit.CONFLICT: "what is recorded does not allow it: other input, already ended, not held",
-    Exit.STORE: "the store does not answer, or cannot be used",
+    Exit.STORE: "the store, or the archive, does not answer or cannot be used",
     Exit.INVALID_RUN: "the deployed pipeline cannot continue the run",
     Exit.CORRUPT: "the journal contradicts itself",
     Exit.BUG: "a bug in perdure; please report it",

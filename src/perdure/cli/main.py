@@ -13,6 +13,7 @@ import typer
 
 from perdure.cli.commands import (
     abandon,
+    archive,
     cancel,
     check,
     deploy,
@@ -31,6 +32,7 @@ from perdure.cli.commands import (
     prioritize,
     release,
     resolve,
+    restore,
     retry,
     run,
     scenario,
@@ -79,6 +81,8 @@ COMMANDS: dict[str, dict[str, Command]] = {
         "pause-schedule": schedules.pause_schedule,
         "resume-schedule": schedules.resume_schedule,
         "gc": gc.gc,
+        "archive": archive.archive,
+        "restore": restore.restore,
     },
     "Prove": {"scenario": scenario.scenario},
 }

@@ -57,6 +57,7 @@ _KINDS: tuple[tuple[type[BaseException], str, Exit, str], ...] = (
     (errors.StoreInUse, "store-in-use", Exit.STORE, "stop that engine first; reading and submitting work beside it"),
     (errors.StoreUnusable, "store-unusable", Exit.STORE, "`perdure doctor` says more"),
     (errors.StoreUnavailable, "store-unavailable", Exit.STORE, "nothing was lost; try again"),
+    (errors.ArchiveUnavailable, "archive-unavailable", Exit.STORE, "nothing was removed that is not archived"),
     (
         errors.InvalidRun,
         "invalid-run",

@@ -19,9 +19,11 @@ from perdure.define.pipeline import AnyPipeline, Pipeline
 from perdure.define.result import Result
 from perdure.errors import (
     CorruptJournal,
+    InvalidArgument,
     InvalidRun,
     NotFound,
 )
+from perdure.ports.archive import Archive
 from perdure.ports.clock import System
 from perdure.ports.store import (
     Deployment,
@@ -34,9 +36,12 @@ from perdure.ports.store import (
 from perdure.runtime.arguments import check_count, check_duration, check_name, check_statuses, check_text, check_time
 from perdure.runtime.census import Census, check, take_census
 from perdure.runtime.deploying import Deploy, deploy_all, roll_back
-from perdure.runtime.info import GcReport, RecordedFact, RunInfo, VerifyReport, info_of
+from perdure.runtime.info import GcReport, RecordedFact, RestoreReport, RunInfo, VerifyReport, info_of
 from perdure.runtime.loading import projected
+from perdure.runtime.parts import slug
+from perdure.runtime.restoring import restore
 from perdure.runtime.results import result_of
+from perdure.runtime.retention import gc
 from perdure.runtime.run import Run
 from perdure.runtime.scheduling import Schedules
 from perdure.runtime.submitting import Submitter
@@ -284,6 +289,8 @@ class Client(Submitter, Schedules):
         *,
         limit: int | None = None,
         dry_run: bool = False,
+        archive: Archive | None = None,
+        label: str = "store",
         progress: Callable[[int], None] | None = None,
     ) -> GcReport:
         """Remove terminal runs that ended longer ago than `older_than`, whole, in bounded batches [R-9].
@@ -295,26 +302,57 @@ class Client(Submitter, Schedules):
             older_than: seconds or `timedelta`.
             limit: remove no more than so many.
             dry_run: count only.
+            archive: an open archive; every run is durably there before it is removed. One whose journal is damaged
+                stays, and is named in the report.
+            label: what this store is called in the archive; small letters, digits and hyphens.
             progress: called with the number removed so far.
+
+        Raises:
+            ArchiveUnavailable: what was removed until then is archived.
         """
         now_us = self._system.now_us()
         before_us = now_us - check_duration("older_than", older_than)
         if limit is not None:
             check_count("limit", limit, 1, sys.maxsize)
-        due = await self._store.count_ended(before_us)
+        if not label or slug(label) != label:
+            raise InvalidArgument(f"label must be small letters, digits and hyphens, not {ascii(label)[:80]}")
         if dry_run:
-            return GcReport(0, 0, due)
-        await self._store.forget_keys(now_us)
-        removed = 0
-        while limit is None or removed < limit:
-            batch = await self._store.remove_ended(before_us, 500 if limit is None else min(500, limit - removed))
-            if not batch:
-                break
-            removed += batch
-            if progress is not None:
-                progress(removed)
-        reclaimed = await self._store.reclaim() if removed else 0
-        return GcReport(removed, reclaimed, max(due - removed, 0))
+            return GcReport(0, 0, await self._store.count_ended(before_us))
+        return await gc(self._store, now_us, before_us, limit=limit, archive=archive, label=label, progress=progress)
+
+    async def restore(
+        self,
+        archive: Archive,
+        run_id: str | None = None,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> RestoreReport:
+        """Put archived runs into this client's store, to look at [R-9]. They have ended: nothing executes them.
+
+        What is damaged, or of a newer release, is named in the report and not restored; a run that is here already
+        stays as it is.
+
+        Args:
+            archive: an open archive.
+            run_id: one run; None: all.
+            since, until: only runs that ended from then on, and before then.
+            progress: called with (parts done, parts in all).
+
+        Raises:
+            NotFound: the archive has no such run.
+            ArchiveUnavailable: it cannot be listed.
+        """
+        return await restore(
+            archive,
+            self._store,
+            run_id=None if run_id is None else check_name("run id", run_id),
+            since_us=None if since is None else check_time("since", since),
+            until_us=None if until is None else check_time("until", until),
+            now_us=self._system.now_us(),
+            progress=progress,
+        )
 
     async def doctor(self) -> dict[str, str | int]:
         """What the store says of itself."""

@@ -131,8 +131,62 @@ class VerifyReport(msgspec.Struct, frozen=True):
 
 
 class GcReport(msgspec.Struct, frozen=True):
-    """What retention removed, and the bytes it gave back to the file system [R-9]."""
+    """What retention did [R-9].
+
+    Attributes:
+        removed: runs.
+        bytes: given back to the file system.
+        remaining: runs old enough that are still there.
+        archived: runs that were written to an archive, and removed then.
+        parts: names of the parts they are in; one that was there already counts, too.
+        findings: runs that stay because they would not come back from an archive as they were: damaged ones.
+    """
 
     removed: int
     bytes: int
     remaining: int
+    archived: int = 0
+    parts: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+class PartInfo(msgspec.Struct, frozen=True):
+    """A part of an archive, as its name tells.
+
+    Attributes:
+        store: what the store is called there.
+        from_us, to_us: its runs ended in between; whole seconds.
+    """
+
+    name: str
+    store: str
+    from_us: int
+    to_us: int
+    runs: int
+
+
+class PartFinding(msgspec.Struct, frozen=True):
+    """Something in an archive that is not as it was written; `run_id` is empty where no run can be named."""
+
+    part: str
+    run_id: str
+    problem: str
+
+
+class RestoreReport(msgspec.Struct, frozen=True):
+    """What was read from an archive [R-9].
+
+    Attributes:
+        parts: that were read.
+        runs, facts: that were asked for and are as they were written. A run that two parts have counts twice.
+        restored: runs that were put into the store.
+        known: runs that were there already.
+        findings: what could not be read or does not fit; none of that was restored.
+    """
+
+    parts: int
+    runs: int
+    facts: int
+    restored: int
+    known: int
+    findings: tuple[PartFinding, ...] = ()

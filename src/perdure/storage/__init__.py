@@ -1,4 +1,4 @@
-"""Where journals live. `open_store` turns a URL into a store; nothing else names an adapter [I-7]."""
+"""Where journals live. `open_store` and `open_archive` turn URLs into adapters; nothing else names one [I-7]."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from perdure.errors import InvalidArgument
+from perdure.ports.archive import Archive
 from perdure.ports.store import Store
 
 SUPPORTED = (
@@ -77,3 +78,29 @@ def _postgres(url: str) -> Store:
             f"a store in PostgreSQL needs the extra of that name: pip install 'perdure[postgres]' ({error})"
         ) from error
     return PostgresStore(Place.of(url))
+
+
+def open_archive(place: str) -> Archive:
+    """Give the archive that a path or URL names, not yet opened: nothing is touched before `Archive.open` [R-9].
+
+    Args:
+        place: a folder, as a path or `file:///absolute/path`.
+
+    Raises:
+        InvalidArgument: it names no archive; the message says what is supported.
+    """
+    from perdure.storage.archives.folder import FolderArchive
+
+    if not place or "\0" in place:
+        raise InvalidArgument(f"{place!r} names no archive")
+    parts = urlsplit(place)
+    if "://" not in place:
+        return FolderArchive(place)
+    if parts.scheme == "file":
+        path = unquote(parts.path)
+        if parts.netloc not in ("", "localhost") or not path or "\0" in path or parts.query or parts.fragment:
+            raise InvalidArgument(f"{place!r} names no folder; write it like file:///absolute/path")
+        if sys.platform == "win32" and path[2:3] == ":":
+            path = path[1:]
+        return FolderArchive(path)
+    raise InvalidArgument(f"no archive is called {place!r}; supported are a path and file:///absolute/path")

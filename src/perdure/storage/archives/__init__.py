@@ -1,0 +1,1 @@
+"""Where archived runs lie: a folder, or a bucket."""
