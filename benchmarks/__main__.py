@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from benchmarks.checking import LEDGERS, checking, record
+from benchmarks.claiming import claiming, server
 from benchmarks.items import foreach
 from benchmarks.latency import w5
 from benchmarks.limits import bare, raw
@@ -28,6 +29,7 @@ WORKLOADS = {
     "check": "what an edit means for 100,000 live runs, with 20, 2,000 and 10,000 distinct ledgers",
     "submit_many": "20,000 runs in one call, until all are durable; bar: 20,000 a second on SQLite",
     "foreach": "one step of 10,000 items beside one of 1,000; bars: 8,000 items a second on SQLite, 11 times",
+    "claim": "10,000 due runs among 1,000,000 on PostgreSQL, 8 workers; bars: 2 s for all, 3 ms for one alone",
     "micro": "fold, reconcile, plan and append, without a store",
     "raw": "the appends of W1 through the same appender, without an engine, at 1 and 128",
     "bare": "a plain SQLite commit loop",
@@ -94,6 +96,10 @@ def measure(
         case "foreach":
             with place(store) as where:
                 yield run(foreach(where, items=steps or 10_000))
+        case "claim":
+            with server(store) as url:
+                count = runs or 1_000_000
+                yield from run(claiming(url, runs=count, due=min(10_000, count)))
         case "raw":
             for at_once in (1, 128) if concurrency is None else (concurrency,):
                 count = runs or (1_000 if at_once < 8 else 6_000)
@@ -114,7 +120,11 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("workload", choices=[*WORKLOADS, "compare"], metavar="WORKLOAD")
-    parser.add_argument("--store", metavar="URL", help="where; must not exist yet (default: a temporary SQLite file)")
+    parser.add_argument(
+        "--store",
+        metavar="URL",
+        help="where; must not exist yet (default: a temporary SQLite file, or a PostgreSQL of its own)",
+    )
     for name, what in (
         ("--runs", "runs to measure"),
         ("--steps", "steps of a run"),

@@ -56,13 +56,13 @@ def _step(name: str) -> AnyStep[int, object]:
     return handler
 
 
-def line(*, edited: bool) -> Line:
+def line(*, edited: bool, pipeline: str = "checked") -> Line:
     """Steps that may all be skipped; `edited`: one is inserted in the middle and the last two change places."""
     names = [f"step-{number:02}" for number in range(STEPS)]
     if edited:
         names[-2:] = reversed(names[-2:])
         names.insert(STEPS // 2, "inserted")
-    return Pipeline(id="checked", input=int, deps=object, steps=[_step(name) for name in names], output=nothing)
+    return Pipeline(id=pipeline, input=int, deps=object, steps=[_step(name) for name in names], output=nothing)
 
 
 class _Author(HandlersOnly):

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TypedDict
@@ -38,9 +39,10 @@ class PostgresServer:
 
     Args:
         fsync: whether a commit survives a crash of the machine; tests of logic need not wait for that.
+        settings: of the server, instead of those of tests.
     """
 
-    def __init__(self, *, fsync: bool = False) -> None:
+    def __init__(self, *, fsync: bool = False, settings: Mapping[str, str] | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="perdure-pg-", dir="/tmp"))  # a socket's path is short
         self.data = self.folder / "data"
         self._bin = Path(os.environ.get("PERDURE_TEST_POSTGRES_BIN") or _wheel() / "pginstall" / "bin")
@@ -51,6 +53,7 @@ class PostgresServer:
             "max_connections": "200",
             "shared_buffers": "64MB",
             "max_wal_size": "256MB",
+            **(settings or {}),
         }
         self._numbers = itertools.count(1)
         if os.getuid() == 0:
