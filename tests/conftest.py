@@ -13,6 +13,11 @@ from tests.postgres import PostgresServer
 DEFAULT_SEEDS = 200
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the long tests."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 @pytest.fixture
 def note(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """Give a function that prints one line at the end of the test run, also on success and from parallel processes.

@@ -15,6 +15,8 @@ from tests.cli.harness import Cli
 from tests.cli.project import SETTINGS
 from tests.cli.terminal import Piped, Terminal, without_ansi
 
+pytestmark = pytest.mark.long
+
 SLOW = """
 import asyncio
 from pathlib import Path

@@ -502,6 +502,7 @@ def _with_postgres(server: PostgresServer) -> type[Agreement]:
     return WithPostgres
 
 
+@pytest.mark.long
 def test_agreement() -> None:
     run_state_machine_as_test(WithSqlite, settings=settings(SETTINGS, max_examples=50, derandomize=True))
 
@@ -512,6 +513,7 @@ def test_agreement_at_length() -> None:
     run_state_machine_as_test(WithSqlite, settings=settings(SETTINGS, max_examples=1500))
 
 
+@pytest.mark.long
 def test_agreement_with_postgres(postgres: PostgresServer) -> None:
     machine = _with_postgres(postgres)
     run_state_machine_as_test(machine, settings=settings(SETTINGS, max_examples=15, derandomize=True))

@@ -29,6 +29,7 @@ def run(page: Path) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_page(page: Path, note: Callable[[str], None]) -> None:
     code, printed = run(page)

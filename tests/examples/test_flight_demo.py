@@ -27,6 +27,7 @@ PAID_CENTS = sum(sum(refunds.values()) for run, refunds in OWED.items() if run n
 STEPS = 4 * (460 - 6) + 2 * (183 - 6) + 6 * (4 + 1)
 
 
+pytestmark = pytest.mark.long
 needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc to look for stray processes")
 
 

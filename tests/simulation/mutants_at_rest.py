@@ -15,7 +15,7 @@ from perdure.core.outcomes import Outcome, Postponed
 from perdure.core.projection import Projection
 from perdure.core.reconciler import Lists
 from perdure.core.topology import Topology
-from perdure.ports.store import RunRow, SubmissionKey
+from perdure.ports.store import Candidate, RunRow, Serving, SubmissionKey
 from perdure.runtime.client import Client
 from perdure.runtime.engine import Engine
 from perdure.storage.memory_data import MemoryData, MemoryRun, Slot
@@ -135,11 +135,17 @@ def holds_no_pipeline(patch: pytest.MonkeyPatch) -> None:
     async def on_holds(self: Engine) -> None:
         """Takes no note."""
 
-    def is_of(self: MemoryData, locator: int, pipelines: set[str]) -> bool:
-        return False
+    original = MemoryData.candidates
+
+    def candidates(self: MemoryData, serving: Serving | None) -> list[Candidate]:
+        hidden, self.pipeline_holds = self.pipeline_holds, []
+        try:
+            return original(self, serving)
+        finally:
+            self.pipeline_holds = hidden
 
     patch.setattr(Engine, "_on_holds", on_holds)
-    patch.setattr(MemoryData, "_is_of", is_of)
+    patch.setattr(MemoryData, "candidates", candidates)
 
 
 def lets_the_last_go_first(patch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ def play(seeds: Iterable[int], note: Callable[[str], None]) -> None:
     assert played < ENOUGH or not missing, f"never happened in {played} seeds: {missing}"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)  # ten seconds of work, on machines that do other things besides
 def test_no_seed_breaks_a_rule(sim_seeds: Sequence[int], note: Callable[[str], None]) -> None:
     """M-1 .. M-17, E-1 .. E-12, U-1 .. U-12, J-1 .. J-16, R-1 .. R-18 under crashes, cancels and redeployments."""

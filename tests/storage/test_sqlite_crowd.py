@@ -6,10 +6,14 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from perdure.core.chain import chain_hash
 from perdure.ports.store import RunFilter
 from perdure.storage.sqlite import SqliteStore
 from tests.storage.helpers import DEADLINE_S, start
+
+pytestmark = pytest.mark.long
 
 
 async def test_ten_processes_create_the_store_at_once(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ def run(kind: Kind, seed: int = 0) -> Report:
     return report
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_every_world_of_two_steps(note: Callable[[str], None]) -> None:
     report = run("two")
@@ -27,6 +28,7 @@ def test_every_world_of_two_steps(note: Callable[[str], None]) -> None:
     assert report.questions == 1_771_832  # exactly: a sweep that shrinks proves less and fails here
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_random_lives_of_four_steps(note: Callable[[str], None]) -> None:
     report = run("four-sample", FOUR_STEP_SEED)

@@ -20,6 +20,8 @@ MUST_PASS = HERE / "must_pass.py"
 MUST_FAIL = HERE / "must_fail.py"
 CHECKERS = ("mypy", "pyright")
 
+pytestmark = pytest.mark.long  # all of them, so that one process asks each checker once
+
 _MARK = re.compile(r"# E(?:: (mypy|pyright))?$")
 
 
