@@ -45,9 +45,11 @@ conformance: env servers ## the suite every store must pass; STORE=sqlite or STO
 	@$(PYTEST) tests/conformance $(if $(STORE),-k $(STORE))
 
 .PHONY: scenarios
-scenarios: env ## the scenario files on the pure core, on memory and on SQLite
+scenarios: env ## the scenario files on the pure core, on memory, on SQLite and on a PostgreSQL of their own
 	@for where in core memory sqlite; do echo "scenarios on $$where"; \
 	  $(dir $(PY))perdure scenario tests/scenarios/*.scenario --on $$where; done
+	@echo "scenarios on postgresql"; \
+	  $(PY) -m tests.postgres $(dir $(PY))perdure scenario tests/scenarios/*.scenario --on URL
 
 .PHONY: sim
 sim: env ## the seeded simulation; SEED=n runs one seed

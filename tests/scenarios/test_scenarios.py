@@ -1,4 +1,5 @@
-"""Every scenario file on the core, on the engine in memory, and on SQLite with a real reopen at restart and crash.
+"""Every scenario file on the core, on the engine in memory, and on SQLite and PostgreSQL with a real reopen at restart
+and crash.
 
 The rules are E-1 .. E-12, U-1 .. U-12, B-8, B-10, B-15, B-20 .. B-24, D-7, R-12, R-13 and R-17; each scenario names its
 own in brackets.
@@ -19,6 +20,7 @@ from perdure.testing.scenario.model import Scenario, ScenarioError
 from perdure.testing.scenario.parser import parse, read_files
 from perdure.testing.scenario.report import Difference
 from perdure.testing.scenario.runner import PLACES, On, run_one, run_scenarios
+from tests.postgres import PostgresServer
 
 FOLDER = Path(__file__).parent
 FILES = sorted(str(path) for path in FOLDER.glob("*.scenario"))
@@ -35,9 +37,19 @@ def test_every_scenario(on: On, part: int) -> None:
     assert report.ran == len(chosen)
 
 
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_scenario_on_postgres(part: int, postgres: PostgresServer) -> None:
+    """In one schema that is emptied after each; nothing of it stays behind [I-7]."""
+    chosen = SCENARIOS[part::PARTS]
+    report = run_scenarios(chosen, postgres.url(schema=f"scenarios{part}"))
+    assert report.difference is None, str(report.difference)
+    assert report.ran == len(chosen)
+    assert postgres.sql(f"SELECT nspname FROM pg_namespace WHERE nspname LIKE 'scenarios{part}%'") == ""
+
+
 def test_the_scenarios_are_all_there(note: Callable[[str], None]) -> None:
     assert len(SCENARIOS) >= 725
-    note(f"scenarios: {len(SCENARIOS)} on each of {', '.join(PLACES)}")
+    note(f"scenarios: {len(SCENARIOS)} on each of {', '.join(PLACES)}, PostgreSQL")
 
 
 WRONG = {

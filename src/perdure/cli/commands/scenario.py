@@ -6,7 +6,8 @@ import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -21,28 +22,33 @@ if TYPE_CHECKING:
     from perdure.testing.scenario.model import Scenario
     from perdure.testing.scenario.report import Difference
 
-Place: TypeAlias = Literal["core", "memory", "sqlite"]
-PLACES: tuple[Place, ...] = ("core", "memory", "sqlite")
+PLACES = ("core", "memory", "sqlite")
 
 
 def scenario(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Scenario files.", show_default=False)],
     on: Annotated[
-        str, typer.Option("--on", metavar="PLACE", help="What to drive: core, memory, sqlite, or all of them.")
+        str,
+        typer.Option(
+            "--on",
+            metavar="PLACE",
+            help="What to drive: core, memory, sqlite, all of them, or the URL of a store beside which one is made.",
+        ),
     ] = "core",
     as_json: JsonOption = False,
 ) -> int:
     """Run scenario files up to the first difference.
 
     A scenario is a run's life as a script, which has to be chosen line by line: by the pure core, by an engine on a
-    store in memory, or by an engine on SQLite. Exit code 1 at the first difference, 2 at a malformed line.
+    store in memory, on SQLite, or on a store that is made beside the one a URL names, and removed. Exit code 1 at the
+    first difference, 2 at a malformed line.
 
     JSON: one object a place: on, scenarios (how many ran), difference (file, scenario, line, text, expected, chosen)
     or null.
     """
-    places: tuple[Place, ...] = PLACES if on == "all" else tuple(place for place in PLACES if place == on)
-    if not places:
-        refuse(f"--on: {on!r} is not one of {', '.join(PLACES)}, all")
+    places = PLACES if on == "all" else (on,)
+    if on not in (*PLACES, "all") and "://" not in on:
+        refuse(f"--on: {on!r} is not one of {', '.join(PLACES)}, all, and no URL of a store")
     out = Output(json=as_json)
     found = read(files)
     if not found:
@@ -77,12 +83,13 @@ def read(files: list[str]) -> list[Scenario]:
     return found
 
 
-def _run(found: list[Scenario], place: Place, out: Output) -> bool:
+def _run(found: list[Scenario], on: str, out: Output) -> bool:
     """Run the scenarios on one place and say how it went; true if all is as written."""
     from perdure.testing.scenario.runner import run_scenarios
 
+    place = urlsplit(on).scheme or on  # a URL may have a password in it
     with _quiet(), out.progress(f"scenarios on {place}") as advance:
-        report = run_scenarios(found, place, progress=advance)
+        report = run_scenarios(found, on, progress=advance)
     difference = report.difference
     if out.json:
         shown = None if difference is None else difference_json(difference)

@@ -96,13 +96,13 @@ class Listener:
 
     async def _listen(self, session: Session) -> None:
         self._is_up()
-        session.busy = True
+        session.busy = session.listening = True
         try:
             async for notification in session.con.notifies():
                 if notification.payload != self._ident and not notification.payload.startswith("probe "):
                     self._heard()
         finally:
-            session.busy = False
+            session.busy = session.listening = False
 
     async def _poll(self, session: Session) -> None:
         """Whether any transaction ended on the server. Ours are among them: then the look was for nothing."""

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 import msgspec
 
 from perdure.errors import InvalidArgument
+from perdure.storage.postgres.spare import Spare
 
 DEFAULT_SCHEMA = "perdure"
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
@@ -22,12 +23,14 @@ class Place(msgspec.Struct, frozen=True):
         schema: the schema that holds the tables, ours alone.
         pooler: a pooler that gives a server connection for a transaction at a time stands between.
         shown: for messages; without the password.
+        spare: where connections go that a store has no more use for, to be used by the next one; None: they are closed.
     """
 
     conninfo: str
     schema: str = DEFAULT_SCHEMA
     pooler: bool = False
     shown: str = ""
+    spare: Spare | None = None
 
     @classmethod
     def of(cls, url: str) -> Place:

@@ -75,11 +75,15 @@ class Session:
 
     Attributes:
         busy: somebody waits for an answer on it.
+        listening: somebody waits for notifications on it, and may be canceled at any time.
     """
 
     def __init__(self, con: psycopg.AsyncConnection[Row], place: Place) -> None:
         self.con = con
         self.busy = False
+        self.listening = False
+        self._spare = place.spare
+        self._given = False
         self._prefix = f'"{place.schema}".'
         self._texts: dict[str, bytes] = {}
 
@@ -91,6 +95,8 @@ class Session:
             StoreUnavailable: the server does not answer.
             StoreUnusable: it refuses us, or is no place for a store.
         """
+        if place.spare is not None and (kept := await place.spare.take()) is not None:
+            return cls(kept, place)
         try:
             given = conninfo_to_dict(place.conninfo)
             settings: dict[str, Any] = {**_LIVELINESS, **given}
@@ -179,7 +185,7 @@ class Session:
     @property
     def lost(self) -> bool:
         """It is of no use any more."""
-        return self.con.closed or self.con.broken
+        return self._given or self.con.closed or self.con.broken
 
     async def rolled_back(self) -> bool:
         """Leave the transaction; whether the connection can be used again."""
@@ -197,17 +203,24 @@ class Session:
 
         A task that waits for an answer is not canceled: psycopg would ask the server to cancel the query, and wait.
         """
+        if self.listening and self._spare is not None:
+            task.cancel()
+            return  # it lets go of the connection itself
         if not self.busy:
             task.cancel()
         self.drop()
 
     def drop(self) -> None:
         """Let go of the connection at once. Whoever waits for an answer on it meets an error soon."""
-        if self.con.closed:
+        if self._given or self.con.closed:
+            return
+        if self._spare is not None and not self.busy and self._spare.give(self.con):
+            self._given = True
             return
         if not self.busy:
             self.con.pgconn.finish()
             return
+        self._spare = None
         # Somebody listens on the descriptor: it may not be closed behind their back, and given to another by then.
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self.con.pgconn.socket)) as other:
             other.shutdown(socket.SHUT_RDWR)

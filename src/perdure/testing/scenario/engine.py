@@ -57,6 +57,8 @@ from perdure.testing.scenario.stage import FAR_US, NOT_YET, Stage
 
 _PATIENCE_S = 20.0
 _EARLY_US = 60_000_000
+AWAITED = "awaited "
+"""Begins the input of a run that a step waits for: a child run of the same step may be under way beside it."""
 
 
 class EngineDriver(Stage):
@@ -162,7 +164,7 @@ class EngineDriver(Stage):
         for step in deployed:
             for name in other_ids(step) if step.kind == "runs" else ():
                 if name not in self._other_ids:
-                    self._other_ids[name] = (await self._client.submit(self._author.other, name)).id
+                    self._other_ids[name] = (await self._client.submit(self._author.other, AWAITED + name)).id
 
     async def _attempt(self, index: int, entry: Attempt) -> None:
         await self._go()
@@ -290,8 +292,9 @@ class EngineDriver(Stage):
         self._base = index + 1
         if not self._goes_on(index):
             await self._rest()
+        prefix = AWAITED if self._is_awaited(index, entry.step) else ""
         for each, result in entry.runs:
-            name = f"{entry.step}/{each}"
+            name = f"{prefix}{entry.step}/{each}"
             if name not in self._others:
                 await self._go()  # it is to be submitted first
             while name not in self._others:
@@ -300,6 +303,13 @@ class EngineDriver(Stage):
             verdict = self._others.pop(name)
             verdict.result.set_result(result)
             await self._client.result(verdict.run_id)
+
+    def _is_awaited(self, index: int, step: str) -> bool:
+        """Whether the runs of a step are runs that it waits for, and not child runs, as last deployed."""
+        deployed = [
+            each for entry in self._scenario.entries[:index] if isinstance(entry, Deploy) for each in entry.steps
+        ]
+        return [each.kind for each in deployed if each.id == step][-1:] == ["runs"]
 
     async def _wake(self, index: int, entry: Wake | TimeOut) -> None:
         """A minute before its time a wait must not be over; after it, it must, by success or as failed."""

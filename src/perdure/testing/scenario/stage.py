@@ -172,14 +172,16 @@ class Stage:
 
     async def _until(self, true: Callable[[RunInfo], Awaitable[bool]]) -> RunInfo:
         """Wait until something is true. An append of items changes nothing that a watcher hears of: it is asked for."""
+        pause_s = _ASK_AGAIN_S
         while True:
             self._stirred.clear()
             info = await self._client.info(self._run_id)
             if await true(info):
                 return info
             with suppress(TimeoutError):
-                async with asyncio.timeout(_ASK_AGAIN_S):
+                async with asyncio.timeout(pause_s):
                     await self._stirred.wait()
+            pause_s = min(2 * pause_s, _ASK_AGAIN_S * 8)  # a store that is slow is not made slower
 
     async def _quiet(self) -> RunInfo:
         """Wait until the engine has nothing to do now, or a handler was called."""
