@@ -84,10 +84,11 @@ def open_archive(place: str) -> Archive:
     """Give the archive that a path or URL names, not yet opened: nothing is touched before `Archive.open` [R-9].
 
     Args:
-        place: a folder, as a path or `file:///absolute/path`.
+        place: a folder, as a path or `file:///absolute/path`; or a bucket and a prefix, such as `s3://bucket/prefix`,
+            `gs://...` or `az://...`, for which the extra `objects` is needed.
 
     Raises:
-        InvalidArgument: it names no archive; the message says what is supported.
+        InvalidArgument: it names no archive; the message says what is supported, or what is to be installed.
     """
     from perdure.storage.archives.folder import FolderArchive
 
@@ -103,4 +104,24 @@ def open_archive(place: str) -> Archive:
         if sys.platform == "win32" and path[2:3] == ":":
             path = path[1:]
         return FolderArchive(path)
-    raise InvalidArgument(f"no archive is called {place!r}; supported are a path and file:///absolute/path")
+    if parts.scheme in _OBJECTS:
+        return _objects(place)
+    raise InvalidArgument(
+        f"no archive is called {place!r}; supported are a path, file:///absolute/path, and "
+        f"{', '.join(f'{scheme}://' for scheme in _OBJECTS)}BUCKET/PREFIX"
+    )
+
+
+_OBJECTS = ("s3", "gs", "az")
+
+
+def _objects(place: str) -> Archive:
+    try:
+        from perdure.storage.archives.objects import ObjectArchive
+    except ImportError as error:
+        if not (error.name or "").startswith("obstore"):
+            raise
+        raise InvalidArgument(
+            f"an archive in an object store needs the extra `objects`: pip install 'perdure[objects]' ({error})"
+        ) from error
+    return ObjectArchive(place)
