@@ -7,13 +7,14 @@ mistake reaches all of them and the real package stays as it is.
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from types import ModuleType
+from types import CodeType, ModuleType
 
 PREFIX = "mutant_of_"
 SCENARIOS = "perdure.testing.scenario.core"
@@ -66,17 +67,24 @@ def loaded(mutation: Mutation | None) -> Generator[Mapping[str, ModuleType], Non
     modules: dict[str, ModuleType] = {}
     try:
         for name in RELOADED:
-            source = inspect.getsource(import_module(name))
-            if mutation is not None and name == f"perdure.core.{mutation.module}":
-                source = mutated(mutation, source)
+            code = _code(name, mutation if mutation is not None and name == f"perdure.core.{mutation.module}" else None)
             module = modules[name] = ModuleType(_alias(name))
             sys.modules[_alias(name)] = module
-            tree = ast.fix_missing_locations(_Renamed().visit(ast.parse(source)))
-            exec(compile(tree, f"<{mutation or 'unchanged'}>", "exec"), module.__dict__)
+            exec(code, module.__dict__)
         yield modules
     finally:
         for name in modules:
             del sys.modules[_alias(name)]
+
+
+@functools.cache
+def _code(name: str, mutation: Mutation | None) -> CodeType:
+    """What a module compiles to, with the mistake in it (None: as it is)."""
+    source = inspect.getsource(import_module(name))
+    if mutation is not None:
+        source = mutated(mutation, source)
+    tree = ast.fix_missing_locations(_Renamed().visit(ast.parse(source)))
+    return compile(tree, f"<{mutation or 'unchanged'}>", "exec")
 
 
 def _alias(name: str) -> str:

@@ -20,8 +20,6 @@ MUST_PASS = HERE / "must_pass.py"
 MUST_FAIL = HERE / "must_fail.py"
 CHECKERS = ("mypy", "pyright")
 
-pytestmark = pytest.mark.long  # all of them, so that one process asks each checker once
-
 _MARK = re.compile(r"# E(?:: (mypy|pyright))?$")
 
 
