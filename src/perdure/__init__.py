@@ -39,6 +39,7 @@ from perdure.errors import (
     StoreUnusable,
 )
 from perdure.ports.archive import Archive
+from perdure.ports.joining import CallerConnection
 from perdure.ports.observer import Event, Observer
 from perdure.ports.store import PipelineHold
 from perdure.runtime.client import Client
@@ -68,6 +69,7 @@ __all__ = [
     "connect",
     "Client",
     "Run",
+    "CallerConnection",
     "Engine",
     "RunInfo",
     "RunFilter",

@@ -23,6 +23,7 @@ from perdure.app import connect as connect_async
 from perdure.core.durations import Duration
 from perdure.define.pipeline import Pipeline
 from perdure.define.result import Result
+from perdure.ports.joining import CallerConnection
 from perdure.runtime.client import Client
 from perdure.runtime.info import RunInfo
 from perdure.runtime.run import Run
@@ -87,8 +88,9 @@ class SyncClient:
         idempotency_key: str | None = None,
         key_window: Duration | None = None,
         priority: int | None = None,
+        connection: CallerConnection | None = None,
     ) -> Run[Out_co]:
-        """See `Client.submit`."""
+        """See `Client.submit`; the connection is one that blocks."""
         return self.call(
             self.client.submit(
                 pipeline,
@@ -104,6 +106,7 @@ class SyncClient:
                 idempotency_key=idempotency_key,
                 key_window=key_window,
                 priority=priority,
+                connection=connection,
             )
         )
 
@@ -119,6 +122,15 @@ class SyncClient:
         """See `Client.cancel`."""
         self.call(self.client.cancel(run_id, reason=reason, actor=actor))
 
-    def send(self, run_id: str, name: str, payload: object = None, *, key: str = "", actor: str = "") -> bool:
-        """See `Client.send`."""
-        return self.call(self.client.send(run_id, name, payload, key=key, actor=actor))
+    def send(
+        self,
+        run_id: str,
+        name: str,
+        payload: object = None,
+        *,
+        key: str = "",
+        actor: str = "",
+        connection: CallerConnection | None = None,
+    ) -> bool:
+        """See `Client.send`; the connection is one that blocks."""
+        return self.call(self.client.send(run_id, name, payload, key=key, actor=actor, connection=connection))

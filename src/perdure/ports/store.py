@@ -21,6 +21,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from perdure.ports.joining import CallerConnection, Journal
 from perdure.ports.places import Candidate, DueRun, Serving, Shared, Tenancy, share, share_served
 from perdure.ports.records import (
     TERMINAL,
@@ -116,6 +117,18 @@ class Store(Protocol):
 
     def append(self, append: Append, /) -> asyncio.Future[AppendResult]:
         """Queue an append for the next group; returns at once. Must be called on the loop that opened the store."""
+        ...
+
+    async def join(self, connection: CallerConnection, /) -> Journal:
+        """Append in the open transaction of a caller's, on its own connection: whatever is appended is true, and told
+        to whoever has to act on it, when the caller commits; a rollback leaves nothing [I-1].
+
+        Neither the store nor what is appended commits, rolls back or fails that transaction.
+
+        Raises:
+            InvalidArgument: the store cannot, the connection is of no known kind, in no transaction, or of another
+                database.
+        """
         ...
 
     def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool | WaitCycle]:

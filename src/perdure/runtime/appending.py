@@ -9,7 +9,8 @@ from perdure.core.chain import chain_hash
 from perdure.core.facts import Fact
 from perdure.core.journal import encode_facts
 from perdure.core.projection import Projection
-from perdure.ports.store import Append, AppendResult, Committed, Store
+from perdure.ports.joining import Journal
+from perdure.ports.store import Append, AppendResult, Committed
 
 
 class SlotFreed(Exception):  # a signal
@@ -30,13 +31,17 @@ def seal(p: Projection, facts: list[Fact], at_us: int, append_id: bytes, token: 
     return Append(p.run_id, p.locator, first_seq, count, at_us, append_id, data, row_hash, prev_seq, prev_hash, token)
 
 
-async def append_and_tell(store: Store, append: Append, tell: Callable[[str], None]) -> AppendResult:
+async def append_and_tell(journal: Journal, append: Append, tell: Callable[[str], None]) -> AppendResult:
     """Append for a caller who may be cancelled meanwhile: that stops neither the append nor the telling [J-14, R-16].
+
+    In a transaction of the caller's both are its own business: whoever has to know hears of the commit [I-1].
 
     Args:
         tell: called with the run id once the append is committed, before the caller goes on.
     """
-    future = store.append(append)
+    future = journal.append(append)
+    if not isinstance(future, asyncio.Future):
+        return await future
 
     def landed(done: asyncio.Future[AppendResult]) -> None:
         if not done.cancelled() and done.exception() is None and isinstance(done.result(), Committed):

@@ -7,7 +7,8 @@ import msgspec
 from perdure.core.journal import fold_row
 from perdure.core.projection import REDUCER_VERSION, Projection, dump, restore
 from perdure.errors import CorruptJournal
-from perdure.ports.store import JournalRow, LoadedRun, Snapshot, Store
+from perdure.ports.joining import Journal
+from perdure.ports.store import JournalRow, LoadedRun, Snapshot
 
 SNAPSHOT_AT_RELEASE = 50
 """Facts since the last snapshot that make a new one worth its write at release; shorter histories fold faster."""
@@ -16,7 +17,7 @@ SNAPSHOT_WHILE_RUNNING = 500
 """The same for a run that is not released, or half the history if that is more, so that snapshots stay linear."""
 
 
-async def projected(store: Store, loaded: LoadedRun) -> Projection:
+async def projected(store: Journal, loaded: LoadedRun) -> Projection:
     """Fold a run as loaded, from its snapshot; from its first fact if this release cannot use that.
 
     Raises:

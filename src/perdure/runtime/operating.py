@@ -14,6 +14,7 @@ from perdure.core.topology import Topology
 from perdure.define.pipeline import AnyPipeline
 from perdure.errors import InvalidArgument, NotAllowed, NotFound, PerdureError, StoreUnavailable
 from perdure.ports.clock import System
+from perdure.ports.joining import CallerConnection
 from perdure.ports.store import PipelineHold, RunFilter, RunRow, RunStatus, Store
 from perdure.runtime.arguments import check_duration, check_name, check_priority, check_text
 from perdure.runtime.operations import (
@@ -121,7 +122,16 @@ class Operator:
         """
         await self.apply(run_id, PrioritizeRun(priority, note, actor))
 
-    async def send(self, run_id: str, name: str, payload: object = None, *, key: str = "", actor: str = "") -> bool:
+    async def send(
+        self,
+        run_id: str,
+        name: str,
+        payload: object = None,
+        *,
+        key: str = "",
+        actor: str = "",
+        connection: CallerConnection | None = None,
+    ) -> bool:
         """Send a message to a run; durable when this returns. The first await of its name consumes it [B-24].
 
         Messages are kept in the order they came; one that comes before the run waits for it is not lost.
@@ -130,6 +140,7 @@ class Operator:
             payload: fits the type of the `AwaitMessage` of that name; `msgspec.Raw` holds JSON that is checked first.
             key: say so if this may be sent again: an equal message of the same name and key is received once.
             actor: who sends it [M-16].
+            connection: send it in the open transaction of this connection; see `submit` [I-1].
 
         Returns:
             False where it was received before.
@@ -141,7 +152,12 @@ class Operator:
             NotAllowed: the run has failed and unwinds: it waits for no message any more.
             KeyTaken: the run has ended, or the key was used for another payload.
         """
-        return await self.apply(run_id, SendMessage(name, payload, key, actor))
+        message = SendMessage(name, payload, key, actor)
+        if connection is None:
+            return await self.apply(run_id, message)
+        check(message)
+        ask = await self._ask(check_name("run id", run_id), message)
+        return await admit(await self._store.join(connection), self._system, run_id, ask, self._notify)
 
     async def apply(self, run_id: str, operation: RunOperation, *, dry_run: bool = False) -> bool:
         """Do to a run what an operation says; durable when this returns [J-4, J-6].

@@ -16,7 +16,8 @@ from perdure.core.topology import Topology
 from perdure.define.pipeline import AnyPipeline
 from perdure.errors import InvalidArgument, KeyTaken, NotAllowed, NotFound, PayloadError
 from perdure.ports.clock import System
-from perdure.ports.store import Committed, Conflict, RunRow, Store
+from perdure.ports.joining import Journal
+from perdure.ports.store import Committed, Conflict, RunRow
 from perdure.runtime.appending import append_and_tell, seal
 from perdure.runtime.arguments import check_text
 from perdure.runtime.indexing import facts_state
@@ -30,7 +31,7 @@ Ask = Callable[[Projection], admission.Admission]
 
 
 async def admit(
-    store: Store,
+    journal: Journal,
     system: System,
     run_id: str,
     ask: Ask,
@@ -55,16 +56,16 @@ async def admit(
         NotAllowed: the run's state does not permit it.
     """
     while True:
-        loaded = await store.load(run_id)
+        loaded = await journal.load(run_id)
         if loaded is None:
             raise NotFound(f"there is no run {run_id!r}")
-        p = await projected(store, loaded)
+        p = await projected(journal, loaded)
         if permit is not None:
             permit(loaded.row)
         match ask(p):
             case admission.Admitted(fact, more):
                 facts = [fact, *more]
-                if dry_run or await _append(store, system, p, facts, loaded.row, tell):
+                if dry_run or await _append(journal, system, p, facts, loaded.row, tell):
                     return True
             case admission.Duplicate():
                 return False
@@ -77,7 +78,7 @@ async def admit(
 
 
 async def _append(
-    store: Store, system: System, p: Projection, facts: list[Fact], row: RunRow, tell: Callable[[str], None]
+    journal: Journal, system: System, p: Projection, facts: list[Fact], row: RunRow, tell: Callable[[str], None]
 ) -> bool:
     """Append facts. A run that was judged invalid stays known as such: its open attempt was not lost [D-2, M-17]."""
     now_us = system.now_us()
@@ -90,7 +91,7 @@ async def _append(
     if index.awaits:  # an engine looks, and waits for them again: it has to know that somebody waits [R-16]
         index = msgspec.structs.replace(index, awaits=(), need=0, at_us=0, due_us=now_us)
     append.index = msgspec.structs.replace(index, build=build)
-    result = await append_and_tell(store, append, tell)
+    result = await append_and_tell(journal, append, tell)
     if isinstance(result, (Committed, Conflict)):
         return isinstance(result, Committed)
     raise NotFound(f"there is no run {p.run_id!r}")

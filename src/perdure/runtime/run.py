@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from perdure.core.durations import Duration
 from perdure.core.explain import Explanation
 from perdure.define.result import Result
+from perdure.ports.joining import CallerConnection
 from perdure.runtime.info import RecordedFact, RunInfo
 
 if TYPE_CHECKING:
@@ -96,9 +97,17 @@ class Run(Generic[Out_co]):
         """See `Client.prioritize`."""
         await self._client.prioritize(self.id, priority, note=note, actor=actor)
 
-    async def send(self, name: str, payload: object = None, *, key: str = "", actor: str = "") -> bool:
+    async def send(
+        self,
+        name: str,
+        payload: object = None,
+        *,
+        key: str = "",
+        actor: str = "",
+        connection: CallerConnection | None = None,
+    ) -> bool:
         """See `Client.send`."""
-        return await self._client.send(self.id, name, payload, key=key, actor=actor)
+        return await self._client.send(self.id, name, payload, key=key, actor=actor, connection=connection)
 
     async def explain(self) -> Explanation:
         """See `Client.explain`."""

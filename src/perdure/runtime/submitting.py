@@ -18,6 +18,7 @@ from perdure.core.projection import Projection
 from perdure.core.reducer import fold
 from perdure.define.pipeline import AnyPipeline, Pipeline
 from perdure.errors import ConflictError, InvalidArgument, KeyTaken, NotFound, PayloadError, ScheduleConflict
+from perdure.ports.joining import CallerConnection, Journal
 from perdure.ports.store import Append, AppendResult, Committed, KeyUsed, LoadedRun, SlotTaken, SubmissionKey
 from perdure.runtime.appending import SlotFreed, append_and_tell, seal
 from perdure.runtime.arguments import check_duration, check_name
@@ -58,6 +59,7 @@ class Submitter(Operator, ABC):
         idempotency_key: str | None = None,
         key_window: Duration | None = None,
         priority: int | None = None,
+        connection: CallerConnection | None = None,
     ) -> Run[Out_co]:
         """Submit a run; when this returns it is durable and will be executed.
 
@@ -80,24 +82,31 @@ class Submitter(Operator, ABC):
             key_window: how long; default: a day.
             priority: from -9 to 9; where more runs are due than there are places, the higher comes first [R-1]. It
                 stops nothing that is running, and does not change whose turn for a slot it is. Default: the pipeline's.
+            connection: submit in the open transaction of this connection, to the same database: the run is there, and
+                starts, when the caller commits; a rollback leaves nothing of it. Until then `result` and whatever else
+                is asked of the handle raises `NotFound`, and whoever wants the same slot or key waits [I-1].
 
         Raises:
             PayloadError: the input cannot be stored; names the path. Nothing was written.
             InvalidArgument: another argument is out of range. Nothing was written.
             ScheduleConflict: a run occupies the slot, of other input if it may be joined; names it.
             KeyTaken: the key was used with other input.
+
+        With a connection, errors of its driver come as they are: a serialization failure asks the caller to begin its
+        transaction anew. Errors of perdure leave the transaction as it was.
         """
         policy = _policy(pipeline, on_busy)
         window_us = _window_us(idempotency_key, key_window)
         options = SubmitOptions(resource, tenant, delay, start_at, deadline, annotations, actor, priority)
         submitted = submission(pipeline, input, options, self._system, self._payload_limit)
+        journal = None if connection is None else await self._store.join(connection)
         while True:
             try:
-                if idempotency_key is None:
+                if idempotency_key is None and journal is None:
                     run_id, created = await self._enter(pipeline, submitted, policy)
                 else:
                     key = self._key(submitted, idempotency_key, window_us)
-                    run_id, created = await self._enter_by(submitted, policy, key)
+                    run_id, created = await self._enter_by(submitted, policy, key, journal)
             except SlotFreed:
                 continue
             return self._handle(run_id, pipeline, created=created)
@@ -115,12 +124,14 @@ class Submitter(Operator, ABC):
         actor: str = "",
         on_busy: Literal["join", "reject"] | None = None,
         priority: int | None = None,
+        connection: CallerConnection | None = None,
     ) -> list[Run[Out_co] | ScheduleConflict]:
         """Submit a run for every input, in few transactions; when this returns all are durable.
 
         It is no transaction over all of them: every input fares as if it were submitted alone, in this order. All are
         checked first, and kept in memory until then; give some thousands at a time. For a pipeline with `slot="serial"`
-        the runs of one resource have their turns in this order [R-5].
+        the runs of one resource have their turns in this order [R-5]. With a connection all are submitted in its open
+        transaction, one after the other; see `submit`.
 
         Returns:
             For each input its run, or why there is none: a refused submission hurts no other.
@@ -139,6 +150,9 @@ class Submitter(Operator, ABC):
         checked = await self._checked(pipeline, inputs, options)
         if policy == "queue":
             checked = _in_line(checked)
+        if connection is not None:
+            journal = await self._store.join(connection)
+            return [await self._one_within(pipeline, submitted, policy, journal) for submitted in checked]
         for first in range(0, len(checked), SLICE):
             part = checked[first : first + SLICE]
             sent += [(submitted, self._store.append(self._first_append(submitted, None))) for submitted in part]
@@ -181,15 +195,31 @@ class Submitter(Operator, ABC):
             except SlotFreed:
                 result = await self._store.append(self._first_append(submitted, None))
 
+    async def _one_within(
+        self, pipeline: Pipeline[In, Never, Out_co], submitted: RunSubmitted, on_busy: OnBusy, journal: Journal
+    ) -> Run[Out_co] | ScheduleConflict:
+        """One of many that are submitted in a transaction of the caller's."""
+        while True:
+            try:
+                run_id, created = await self._enter_by(submitted, on_busy, None, journal)
+                return self._handle(run_id, pipeline, created=created)
+            except ScheduleConflict as conflict:
+                return conflict
+            except SlotFreed:
+                continue
+
     # --- entering
 
     async def _enter(self, pipeline: AnyPipeline, submitted: RunSubmitted, on_busy: OnBusy) -> tuple[str, bool]:
         """Append the submission, or do what the policy says; the run's id, and whether it is new."""
         return await self._enter_by(submitted, on_busy, None)
 
-    async def _enter_by(self, submitted: RunSubmitted, on_busy: OnBusy, key: SubmissionKey | None) -> tuple[str, bool]:
-        result = await append_and_tell(self._store, self._first_append(submitted, key), self._notify)
-        return await self._answered(submitted, result, on_busy, key)
+    async def _enter_by(
+        self, submitted: RunSubmitted, on_busy: OnBusy, key: SubmissionKey | None, journal: Journal | None = None
+    ) -> tuple[str, bool]:
+        """As `_enter`, under a key, or in a transaction of the caller's: then nobody is told but by its commit."""
+        result = await append_and_tell(journal or self._store, self._first_append(submitted, key), self._notify)
+        return await self._answered(submitted, result, on_busy, key, journal)
 
     def _first_append(self, submitted: RunSubmitted, key: SubmissionKey | None) -> Append:
         now_us = self._system.now_us()
@@ -202,39 +232,46 @@ class Submitter(Operator, ABC):
         return append
 
     async def _answered(
-        self, submitted: RunSubmitted, result: AppendResult, on_busy: OnBusy, key: SubmissionKey | None
+        self,
+        submitted: RunSubmitted,
+        result: AppendResult,
+        on_busy: OnBusy,
+        key: SubmissionKey | None,
+        within: Journal | None = None,
     ) -> tuple[str, bool]:
         """What the store's answer to a submission means to the caller."""
+        journal = within or self._store
         if isinstance(result, Committed):
-            self._entered(submitted)
+            if within is None:
+                self._entered(submitted)
             return submitted.run_id, True
         if isinstance(result, KeyUsed) and key is not None:
-            return await self._under_key(submitted, key, result.run_id, result.input_digest), False
+            return await self._under_key(submitted, key, result.run_id, result.input_digest, journal), False
         if on_busy == "join" or not isinstance(result, SlotTaken):
-            run_id = await self._joined(submitted, result)
-            return (run_id if key is None else await self._keyed(submitted, key, run_id)), False
+            run_id = await self._joined(submitted, result, journal)
+            return (run_id if key is None else await self._keyed(submitted, key, run_id, journal)), False
         if on_busy == "reject":
             raise _busy(submitted, result.run_id, "")
-        return await self._enter_waiting(submitted, result, on_busy, key)
+        return await self._enter_waiting(submitted, result, on_busy, key, within)
 
-    async def _joined(self, submitted: RunSubmitted, result: AppendResult) -> str:
+    async def _joined(self, submitted: RunSubmitted, result: AppendResult, journal: Journal) -> str:
         """The live run of equal input that occupies the slot [R-5]."""
         if not isinstance(result, SlotTaken):
             raise ScheduleConflict(f"run id {submitted.run_id} is taken", submitted.run_id)
-        if await self._equal(submitted, result.run_id, result.input_digest):
+        if await self._equal(submitted, result.run_id, result.input_digest, journal):
             return result.run_id
         raise _busy(submitted, result.run_id, " with other input")
 
-    async def _equal(self, submitted: RunSubmitted, run_id: str, digest: bytes) -> bool:
+    async def _equal(self, submitted: RunSubmitted, run_id: str, digest: bytes, journal: Journal) -> bool:
         """Whether the input of `run_id`, read as the pipeline declares it now, is the same: a new field with a default
         makes no other input [J-4, P-3]."""
         if digest.hex() == submitted.input_digest:
             return True
         pipeline = self._pipelines.get(submitted.pipeline)
-        loaded = await self._store.load(run_id)
+        loaded = await journal.load(run_id)
         if loaded is None:
             raise SlotFreed
-        stored = (await projected(self._store, loaded)).submitted
+        stored = (await projected(journal, loaded)).submitted
         if pipeline is None or stored is None:
             return False
         try:
@@ -250,10 +287,12 @@ class Submitter(Operator, ABC):
         taken: SlotTaken,
         on_busy: Literal["queue", "replace"],
         key: SubmissionKey | None,
+        within: Journal | None,
     ) -> tuple[str, bool]:
         """A run that is there, and starts when it gets its slot: durable first, whoever is to make place after it, so
         that nothing is canceled for a run that is not there. The engine cancels what the caller could not [R-16]."""
-        holder = await self._store.load(taken.run_id)
+        journal = within or self._store
+        holder = await journal.load(taken.run_id)
         if holder is None:
             raise SlotFreed
         if _keeps_its_slot(holder):
@@ -264,9 +303,9 @@ class Submitter(Operator, ABC):
             self._notify(run_id)
             self._on_waiting()
 
-        result = await append_and_tell(self._store, self._first_append(waiting, key), tell)
-        if not isinstance(result, Committed):
-            return await self._answered(waiting, result, "join", key)
+        result = await append_and_tell(journal, self._first_append(waiting, key), tell)
+        if not isinstance(result, Committed) or within is not None:
+            return await self._answered(waiting, result, "join", key, within)
         self._entered(waiting)
         if on_busy == "replace":
             await self._make_place(submitted.actor)
@@ -287,23 +326,25 @@ class Submitter(Operator, ABC):
         digest = bytes.fromhex(submitted.input_digest)
         return SubmissionKey(submitted.tenant, submitted.pipeline, key, submitted.run_id, digest, expires_us)
 
-    async def _under_key(self, submitted: RunSubmitted, key: SubmissionKey, run_id: str, digest: bytes) -> str:
+    async def _under_key(
+        self, submitted: RunSubmitted, key: SubmissionKey, run_id: str, digest: bytes, journal: Journal
+    ) -> str:
         """The run that was submitted under the key, if its input is equal."""
         with suppress(SlotFreed):  # removed by retention: its digest is all that is left of it
-            if await self._equal(submitted, run_id, digest):
+            if await self._equal(submitted, run_id, digest, journal):
                 return run_id
         raise KeyTaken(
             f"idempotency key {key.key!r} of pipeline {key.pipeline!r} was used for run {run_id} with other input",
             key.key,
         )
 
-    async def _keyed(self, submitted: RunSubmitted, key: SubmissionKey, run_id: str) -> str:
+    async def _keyed(self, submitted: RunSubmitted, key: SubmissionKey, run_id: str, journal: Journal) -> str:
         """The key stands for the run that was joined, unless somebody was faster."""
-        taken = await self._store.claim_key(replace(key, run_id=run_id), self._system.now_us())
+        taken = await journal.claim_key(replace(key, run_id=run_id), self._system.now_us())
         return (
             run_id
             if taken.run_id == run_id
-            else await self._under_key(submitted, key, taken.run_id, taken.input_digest)
+            else await self._under_key(submitted, key, taken.run_id, taken.input_digest, journal)
         )
 
     # --- inside

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from perdure.errors import StoreInUse, StoreUnavailable
+from perdure.errors import InvalidArgument, StoreInUse, StoreUnavailable
+from perdure.ports.joining import CallerConnection, Journal
 from perdure.ports.store import (
     Append,
     AppendResult,
@@ -107,6 +108,9 @@ class MemoryStore:
 
     def append(self, append: Append, /) -> asyncio.Future[AppendResult]:
         return self._queued(lambda: self.data.append(append))
+
+    async def join(self, connection: CallerConnection, /) -> Journal:
+        raise InvalidArgument("a store in memory joins no transaction of a caller's; one in PostgreSQL does")
 
     def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool | WaitCycle]:
         return self._queued(lambda: self.data.set_index(locator, state, tail_seq))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.ports.store import TERMINAL, IndexState
-from perdure.storage.postgres.session import Session
+from perdure.storage.postgres.session import Session, Statements
 
 _EXISTING = """
     INSERT INTO @waiter (waiter, target) SELECT %(run)s, t FROM unnest(%(targets)s::text[]) t
@@ -28,12 +28,12 @@ _WAITS_BACK = """
 """
 
 
-async def closes_a_circle(session: Session, run_id: str, awaits: tuple[str, ...]) -> bool:
+async def closes_a_circle(session: Statements, run_id: str, awaits: tuple[str, ...]) -> bool:
     """Whether one of these runs waits for `run_id`, through however many others."""
     return await session.one(_WAITS_BACK, (list(awaits), run_id)) is not None
 
 
-async def register(session: Session, locator: int, state: IndexState, *, checked: bool = False) -> None:
+async def register(session: Statements, locator: int, state: IndexState, *, checked: bool = False) -> None:
     """Note what a run waits for; it is due at once if enough of that has ended, or is not there.
 
     Args:
@@ -48,7 +48,7 @@ async def register(session: Session, locator: int, state: IndexState, *, checked
     await session.run(_LEFT, {"left": left, "due": due, "at_us": state.at_us, "run": locator})
 
 
-async def _is_in_a_circle(session: Session, locator: int, awaits: tuple[str, ...]) -> bool:
+async def _is_in_a_circle(session: Statements, locator: int, awaits: tuple[str, ...]) -> bool:
     waiter = await session.one("SELECT id FROM @run WHERE n = %s", (locator,))
     return waiter is not None and await closes_a_circle(session, waiter[0], awaits)
 

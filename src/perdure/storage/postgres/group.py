@@ -46,7 +46,7 @@ from perdure.storage.postgres.rows import (
     state_arrays,
     state_values,
 )
-from perdure.storage.postgres.session import Session
+from perdure.storage.postgres.session import Session, Statements
 
 
 class SlotMoved(Exception):
@@ -73,24 +73,24 @@ Entry: TypeAlias = Append | SetIndex | PutSnapshot
 
 EntryResult: TypeAlias = AppendResult | bool
 
-_NEXT_COLUMNS = "run, first_seq, count, at_us, append_id, hash, facts"
-_FITS = """
+NEXT_COLUMNS = "run, first_seq, count, at_us, append_id, hash, facts"
+FITS = """
     (SELECT p.hash FROM @journal p WHERE p.run = s.run AND p.first_seq = s.prev_seq) = s.prev_hash
     AND (s.token = 0 OR s.token >= coalesce((SELECT r.token FROM @run r WHERE r.n = s.run), 0))
 """
 _NEXT = f"""
-    INSERT INTO @journal ({_NEXT_COLUMNS})
-    SELECT {_NEXT_COLUMNS} FROM {{sent}} WHERE {_FITS} ORDER BY run ON CONFLICT DO NOTHING RETURNING run
+    INSERT INTO @journal ({NEXT_COLUMNS})
+    SELECT {NEXT_COLUMNS} FROM {{sent}} WHERE {FITS} ORDER BY run ON CONFLICT DO NOTHING RETURNING run
 """
 _TEN = ", ".join(["%s"] * 10)
-APPEND = _NEXT.format(sent=f"unnest({_TEN}) s ({_NEXT_COLUMNS}, prev_seq, prev_hash, token)")
+APPEND = _NEXT.format(sent=f"unnest({_TEN}) s ({NEXT_COLUMNS}, prev_seq, prev_hash, token)")
 """Appends that change no index row."""
 _ASSIGNED = ", ".join(f"{name} = s.{'owner_token' if name == 'token' else name}" for name in STATE)
 _TERMINAL = "s.status IN ('succeeded', 'failed', 'canceled')"
 APPEND_WITH_STATE = f"""
     WITH sent AS (
         SELECT * FROM unnest({_TEN}, {STATE_VALUES})
-        s ({_NEXT_COLUMNS}, prev_seq, prev_hash, token, {STATE_COLUMNS.replace("token", "owner_token")})
+        s ({NEXT_COLUMNS}, prev_seq, prev_hash, token, {STATE_COLUMNS.replace("token", "owner_token")})
     ), j AS ({_NEXT.format(sent="sent s")}),
     written AS (
         UPDATE @run r SET {_ASSIGNED}, attention = false, awaiting = NULL,
@@ -113,7 +113,7 @@ SUBMIT = f"""
         INSERT INTO @run ({NEW_COLUMNS}, {STATE_COLUMNS})
         SELECT {NEW_COLUMNS}, {STATE_COLUMNS} FROM sent ORDER BY place ON CONFLICT DO NOTHING RETURNING n, id
     ), j AS (
-        INSERT INTO @journal ({_NEXT_COLUMNS})
+        INSERT INTO @journal ({NEXT_COLUMNS})
         SELECT r.n, s.first_seq, s.count, s.at_us, s.append_id, s.hash, s.facts FROM r JOIN sent s ON s.id = r.id
     )
     SELECT id, n FROM r
@@ -122,7 +122,7 @@ INSERT_RUN = f"""
     INSERT INTO @run ({NEW_COLUMNS}, ended_us, {STATE_COLUMNS}) VALUES ({NEW_VALUES}, %s, {STATE_VALUES})
     ON CONFLICT DO NOTHING RETURNING n
 """
-INSERT_FIRST = f"INSERT INTO @journal ({_NEXT_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s)"
+INSERT_FIRST = f"INSERT INTO @journal ({NEXT_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s)"
 UPDATE_STATE = f"UPDATE @run SET {STATE_ASSIGNMENTS} WHERE n = %s"
 UPDATE_END = f"UPDATE @run SET {STATE_ASSIGNMENTS}, ended_us = %s, slot_held = slot_held AND slot_once WHERE n = %s"
 _AT_TAIL = "n = %s AND %s = coalesce((SELECT max(first_seq) FROM @journal WHERE run = n), 0)"
@@ -258,7 +258,7 @@ async def _append_many(session: Session, sent: Numbered, results: list[EntryResu
     inserted = {row[0] for row in rows}
     for at, append in sent:
         won = append.locator in inserted
-        results[at] = Committed(append.locator) if won else await _why_lost(session, append)
+        results[at] = Committed(append.locator) if won else await why_lost(session, append)
 
 
 def _next_arrays(appends: Sequence[Append]) -> list[Packed]:
@@ -299,7 +299,7 @@ async def _submit_many(session: Session, sent: Numbered, results: list[EntryResu
 
 async def _apply(session: Session, entry: Entry) -> EntryResult:
     if type(entry) is Append:
-        return await (_append(session, entry) if entry.new is None else _submit(session, entry, entry.new))
+        return await (_append(session, entry) if entry.new is None else submit(session, entry, entry.new))
     if type(entry) is SetIndex:
         return await _set_index(session, entry)
     if type(entry) is PutSnapshot:
@@ -330,7 +330,7 @@ async def _closes_a_circle(session: Session, run_id: str, state: IndexState | No
 
 async def _append(session: Session, append: Append) -> AppendResult:
     if not await session.rows(APPEND, _next_arrays([append])):
-        return await _why_lost(session, append)
+        return await why_lost(session, append)
     if append.token and await _closes_a_circle(session, append.run_id, append.index):
         place = (append.locator, append.first_seq)
         await session.run("DELETE FROM @journal WHERE run = %s AND first_seq = %s", place)
@@ -346,7 +346,7 @@ async def _append(session: Session, append: Append) -> AppendResult:
     return Committed(append.locator)
 
 
-async def _submit(session: Session, append: Append, new: NewRun) -> AppendResult:
+async def submit(session: Statements, append: Append, new: NewRun) -> AppendResult:
     """One new run with all that may come with it. The key is given back if the run is refused."""
     if append.index is None:
         raise ValueError(f"run {append.run_id}: a new run needs an index state")
@@ -365,7 +365,7 @@ async def _submit(session: Session, append: Append, new: NewRun) -> AppendResult
     return result
 
 
-async def _known(session: Session, append: Append) -> AppendResult | None:
+async def _known(session: Statements, append: Append) -> AppendResult | None:
     """The answer where a run of that id is there."""
     known = await session.one(
         "SELECT r.n, j.append_id FROM @run r LEFT JOIN @journal j ON j.run = r.n AND j.first_seq = 1 WHERE r.id = %s",
@@ -376,7 +376,7 @@ async def _known(session: Session, append: Append) -> AppendResult | None:
     return Committed(known[0]) if known[1] == append.append_id else Conflict()
 
 
-async def _submit_here(session: Session, append: Append, new: NewRun, state: IndexState) -> AppendResult:
+async def _submit_here(session: Statements, append: Append, new: NewRun, state: IndexState) -> AppendResult:
     ended_us = append.at_us if state.status in TERMINAL else None
     held = new.slot_key is not None and not new.waits
     values = (*new_values(new, slot_held=held), ended_us, *state_values(state))
@@ -394,7 +394,7 @@ async def _submit_here(session: Session, append: Append, new: NewRun, state: Ind
     return Committed(locator)
 
 
-async def _why_lost(session: Session, append: Append) -> AppendResult:
+async def why_lost(session: Statements, append: Append) -> AppendResult:
     """In the order of J-3, after one's own: an append sent twice has been committed, whatever came later [J-14]."""
     place = (append.locator, append.first_seq)
     taken = await session.one("SELECT append_id FROM @journal WHERE run = %s AND first_seq = %s", place)
@@ -406,7 +406,7 @@ async def _why_lost(session: Session, append: Append) -> AppendResult:
     return Fenced(token) if 0 < append.token < token else Conflict()
 
 
-async def _why_not_new(session: Session, append: Append, new: NewRun) -> AppendResult:
+async def _why_not_new(session: Statements, append: Append, new: NewRun) -> AppendResult:
     known = await _known(session, append)  # its own insert may have waited for itself, sent before [J-14]
     if known is not None:
         return known

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.ports.store import SubmissionKey
-from perdure.storage.postgres.session import Session
+from perdure.storage.postgres.session import Session, Statements
 
 _COLUMNS = "tenant, pipeline, key, run, input_digest, expires_us"
 _TAKE = f"""
@@ -14,7 +14,7 @@ _TAKE = f"""
 """
 
 
-async def take(session: Session, key: SubmissionKey, now_us: int) -> SubmissionKey | None:
+async def take(session: Statements, key: SubmissionKey, now_us: int) -> SubmissionKey | None:
     """Take a key that is free or has expired; otherwise who has it. Of two at once, the second waits for the first."""
     values = (key.tenant, key.pipeline, key.key, key.run_id, key.input_digest, key.expires_us, now_us)
     if await session.run(_TAKE, values) == 1:
@@ -26,7 +26,7 @@ async def take(session: Session, key: SubmissionKey, now_us: int) -> SubmissionK
     return SubmissionKey(*found) if found is not None else None
 
 
-async def claim(session: Session, key: SubmissionKey, now_us: int) -> SubmissionKey:
+async def claim(session: Statements, key: SubmissionKey, now_us: int) -> SubmissionKey:
     """Take a key unless somebody has it; who has it now."""
     return await take(session, key, now_us) or key
 

@@ -32,7 +32,7 @@ from perdure.storage.postgres.rows import (
     state_values,
 )
 from perdure.storage.postgres.schema import SCHEMA_VERSION, WAITING
-from perdure.storage.postgres.session import Row, Session, Value
+from perdure.storage.postgres.session import Row, Session, Statements, Value
 
 # --- one run
 
@@ -52,7 +52,7 @@ LOAD = _LOAD.format("%(id)s")
 LOAD_MANY = _LOAD.format("ANY (%(ids)s)")
 
 
-async def load(session: Session, run_id: str, *, snapshot: bool = True) -> LoadedRun | None:
+async def load(session: Statements, run_id: str, *, snapshot: bool = True) -> LoadedRun | None:
     """Index row, the snapshot if it fits the journal, and the rows after it."""
     found = await session.rows(LOAD, {"id": run_id, "snapshot": snapshot})
     return _loaded(found) if found else None

@@ -7,7 +7,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -68,6 +68,30 @@ def error_kind(error: BaseException) -> ErrorKind:
         if state[:2] in _DATA:
             return "data"
     return "passing"
+
+
+class Statements(Protocol):
+    """What executes statements; `@` in them stands for our schema."""
+
+    async def rows(self, sql: str, values: Values = ()) -> list[Row]:
+        """All rows of a query."""
+        ...
+
+    async def one(self, sql: str, values: Values = ()) -> Row | None:
+        """The first row of a query."""
+        ...
+
+    async def number(self, sql: str, values: Values = ()) -> int:
+        """The single number that a query yields."""
+        ...
+
+    async def run(self, sql: str, values: Values = ()) -> int:
+        """Execute; how many rows were written."""
+        ...
+
+    async def plain(self, sql: str) -> Row | None:
+        """The first row, if any, of a statement without values."""
+        ...
 
 
 class Session:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perdure.ports.store import WaitingRuns
 from perdure.storage.postgres.schema import WAITING, grant
-from perdure.storage.postgres.session import Session, Value
+from perdure.storage.postgres.session import Session, Statements, Value
 
 _HOLDER = """
     SELECT n FROM @run WHERE slot_key = %(slot)s AND pipeline = %(pipeline)s AND tenant = %(tenant)s AND slot_held
@@ -22,7 +22,7 @@ _SUPERSEDED = f"""
 """
 
 
-async def grant_slot(session: Session, slot_key: str, pipeline: str, tenant: str, now_us: int) -> bool:
+async def grant_slot(session: Statements, slot_key: str, pipeline: str, tenant: str, now_us: int) -> bool:
     """Give one slot to whoever has waited longest for it, unless somebody has it.
 
     Whoever holds it is locked first: if that run is just ending, its slot is free afterwards; if it ends later, it

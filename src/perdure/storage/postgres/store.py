@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from perdure.errors import PerdureError, StoreInUse, StoreUnavailable
+from perdure.ports.joining import CallerConnection
 from perdure.ports.store import (
     Append,
     AppendResult,
@@ -34,11 +35,13 @@ from perdure.ports.store import (
 from perdure.storage.postgres import awaits, keys, queries, retention, slots, small, turns
 from perdure.storage.postgres.group import PutSnapshot, SetIndex
 from perdure.storage.postgres.jobs import Job, Work
+from perdure.storage.postgres.joined import JoinedTransaction, join
 from perdure.storage.postgres.listen import Listener
 from perdure.storage.postgres.owner import Ownership
 from perdure.storage.postgres.picking import Picker
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.readers import Readers
+from perdure.storage.postgres.rows import INSERT_LEDGERS, ledger_values
 from perdure.storage.postgres.schema import prepare
 from perdure.storage.postgres.session import Session
 from perdure.storage.postgres.writer import Writer
@@ -57,7 +60,8 @@ class PostgresStore:
         self.place = place
         self._loop: asyncio.AbstractEventLoop | None = None
         self._refusal: PerdureError | None = StoreUnavailable(f"the store {place.shown} is not open")
-        self._ident = ""
+        self._ident = self._name = ""
+        self._ledgers: set[bytes] = set()
         self._ownership: Ownership | None = None
         self._writer: Writer | None = None
         self._readers: Readers | None = None
@@ -75,7 +79,7 @@ class PostgresStore:
         session = await Session.connect(self.place)
         ownership: Ownership | None = None
         try:
-            store = await prepare(session, self.place)
+            store = self._name = await prepare(session, self.place)
             if owner is not None:
                 ownership = await Ownership.take(self.place, owner, session)
         except BaseException:
@@ -189,6 +193,17 @@ class PostgresStore:
         if self._readers is None:
             raise StoreUnavailable(f"the store {self.place.shown} is not open")
         return self._readers.read(query)
+
+    # --- transactions of others
+
+    async def join(self, connection: CallerConnection, /) -> JoinedTransaction:
+        self._live_loop()
+        return await join(connection, self.place, self._name, self._keep_ledger)
+
+    async def _keep_ledger(self, state: IndexState) -> None:
+        if state.signature not in self._ledgers:
+            await self._read(lambda s: s.run(INSERT_LEDGERS, ledger_values((state,)) or ()))
+            self._ledgers.add(state.signature)
 
     # --- listeners
 

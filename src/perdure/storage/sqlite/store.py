@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from perdure.errors import PerdureError, StoreUnavailable
+from perdure.errors import InvalidArgument, PerdureError, StoreUnavailable
+from perdure.ports.joining import CallerConnection, Journal
 from perdure.ports.store import (
     Append,
     AppendResult,
@@ -171,6 +172,9 @@ class SqliteStore:
         future: asyncio.Future[AppendResult] = loop.create_future()
         self._enqueue(loop, (future, append))
         return future
+
+    async def join(self, connection: CallerConnection, /) -> Journal:
+        raise InvalidArgument("a store in a SQLite file joins no transaction of a caller's; one in PostgreSQL does")
 
     def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool | WaitCycle]:
         loop = self._live_loop()

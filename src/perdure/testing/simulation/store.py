@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from perdure.core.journal import NewerJournal
 from perdure.errors import CorruptJournal, StoreUnavailable
+from perdure.ports.joining import CallerConnection, Journal
 from perdure.ports.store import (
     Append,
     AppendResult,
@@ -122,6 +123,9 @@ class FaultyStore:
         else:
             self._send(append, answer)
         return answer
+
+    async def join(self, connection: CallerConnection, /) -> Journal:
+        return await self._inner.join(connection)
 
     def _send(self, append: Append, answer: asyncio.Future[AppendResult]) -> None:
         if not self._alive:
