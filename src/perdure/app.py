@@ -17,15 +17,17 @@ from perdure.define.limit import AnyLimit
 from perdure.define.names import name_problem
 from perdure.define.pipeline import AnyPipeline, Bound
 from perdure.define.schedule import AnySchedule, Schedule
-from perdure.errors import DefinitionError
+from perdure.errors import DefinitionError, InvalidArgument
 from perdure.ports.clock import System
 from perdure.ports.observer import Observer
 from perdure.ports.store import Store
 from perdure.runtime.client import Client
 from perdure.runtime.engine import Engine
 from perdure.runtime.host import Middleware, Options
+from perdure.runtime.keeping import Keeper
+from perdure.runtime.parts import label_of
 from perdure.runtime.system import RealSystem
-from perdure.storage import open_store
+from perdure.storage import open_archive, open_store
 
 F = TypeVar("F")
 
@@ -51,6 +53,9 @@ class App:
         build: names this version of the code; invalid runs are asked again when it changes [D-2]. Default:
             `PERDURE_BUILD`, else a digest of the source files that define the handlers.
         schedules: of pipelines that are bound here; every engine of the app submits what they ask for [R-14].
+        retention: engines remove runs that ended so long ago, as `Client.gc` does, every hour or more often; default:
+            never, `perdure gc` does it [R-9].
+        archive: where these runs are archived before: what `open_archive` takes. A damaged run stays, and is logged.
     """
 
     def __init__(
@@ -68,6 +73,8 @@ class App:
         observers: Sequence[Observer] = (),
         build: str | None = None,
         schedules: Sequence[AnySchedule] = (),
+        retention: Duration | None = None,
+        archive: str | None = None,
     ) -> None:
         self.pipelines: dict[str, AnyPipeline] = {}
         self._bound: dict[str, Bound] = {}
@@ -94,6 +101,8 @@ class App:
         self._observers = _functions("observers", observers, plain=True)
         self.schedules = _schedules(schedules, self.pipelines)
         _check_children(self.pipelines)
+        self._retention_s = None if retention is None else _seconds("retention", retention)
+        self._archive = _archive(archive, self._retention_s)
         _check_limits(self.pipelines)
         self._build = _build_id("App(build=...)", build) if build not in (None, "") else None
 
@@ -136,6 +145,10 @@ class App:
             engine = self._engine(opened, system, worker, concurrency, drain_timeout, observers)
             stack.push_async_callback(engine.stop)
             await engine.start(deps)
+            if self._retention_s is not None:
+                keeper = self._keeper(opened, system, self._retention_s, store if isinstance(store, str) else None)
+                stack.push_async_callback(keeper.stop)
+                keeper.start()
             yield engine
 
     @asynccontextmanager
@@ -177,6 +190,16 @@ class App:
             if drain_timeout is None
             else _seconds("drain_timeout", drain_timeout, zero=True),
             schedules=self.schedules,
+        )
+
+    def _keeper(self, store: Store, system: System, age_s: float, url: str | None) -> Keeper:
+        place = self._archive
+        return Keeper(
+            store,
+            system,
+            age_us=round(age_s * 1_000_000),
+            open_archive=None if place is None else lambda: open_archive(place),
+            label=label_of(url or self.store_url),
         )
 
     @asynccontextmanager
@@ -254,6 +277,21 @@ def _check_limits(pipelines: Mapping[str, AnyPipeline]) -> None:
             other, there = known.setdefault(limit.id, (limit, where))
             if other != limit:
                 raise DefinitionError(f"{where} and {there} each have their own limit {limit.id!r}; an id names one")
+
+
+def _archive(place: str | None, retention_s: float | None) -> str | None:
+    """The archive's name, known to be one; it needs a retention to be of use [R-9]."""
+    if place is None:
+        return None
+    if not isinstance(place, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # see App
+        raise DefinitionError(f"App(archive=...) must be a folder or a URL, not {type(place).__name__}")
+    if retention_s is None:
+        raise DefinitionError("App(archive=...) is where runs go whose time is over: say so with retention=...")
+    try:
+        open_archive(place)
+    except InvalidArgument as error:
+        raise DefinitionError(f"App(archive=...): {error}") from None
+    return place
 
 
 def _at_least_one(name: str, value: int) -> int:
