@@ -25,7 +25,9 @@ from perdure.runtime.client import Client
 from perdure.runtime.engine import Engine
 from perdure.runtime.host import Middleware, Options
 from perdure.runtime.keeping import Keeper
+from perdure.runtime.membership import DEFAULT_LEASE_S
 from perdure.runtime.parts import label_of
+from perdure.runtime.storetime import store_time
 from perdure.runtime.system import RealSystem
 from perdure.storage import open_archive, open_store
 
@@ -47,6 +49,8 @@ class App:
         timeout: bound of one attempt, likewise [R-18].
         payload_limit: greatest size of an encoded input, state or output, in bytes [P-4].
         drain_timeout: how long a stopping engine lets running attempts end [R-6].
+        lease: on a store that many workers share, a worker that is silent for so long is taken for dead, and its runs
+            go to others [R-3]. A worker cannot begin anything while it cannot renew. The same for all workers.
         block_limit: how long a handler may block the event loop before it is named in the log.
         middleware: wraps every attempt, the first outermost [R-15].
         observers: told of lifecycle events.
@@ -68,6 +72,7 @@ class App:
         timeout: Duration | None = None,
         payload_limit: int = 1_048_576,
         drain_timeout: Duration = 30.0,
+        lease: Duration = DEFAULT_LEASE_S,
         block_limit: Duration = 1.0,
         middleware: Sequence[Middleware] = (),
         observers: Sequence[Observer] = (),
@@ -96,6 +101,7 @@ class App:
         self._retry = retry
         self._timeout_s = None if timeout is None else _seconds("timeout", timeout)
         self._drain_timeout_s = _seconds("drain_timeout", drain_timeout, zero=True)
+        self._lease_s = _seconds("lease", lease)
         self._block_limit_s = _seconds("block_limit", block_limit)
         self._middleware = _functions("middleware", middleware)
         self._observers = _functions("observers", observers, plain=True)
@@ -121,18 +127,19 @@ class App:
         store: str | Store | None = None,
         concurrency: int | None = None,
         drain_timeout: Duration | None = None,
+        lease: Duration | None = None,
         observers: Sequence[Observer] = (),
         system: System | None = None,
     ) -> AsyncGenerator[Engine]:
         """Open the dependencies and the store, and execute runs for as long as the context lasts.
 
         Args:
-            store, concurrency, drain_timeout: instead of the app's.
+            store, concurrency, drain_timeout, lease: instead of the app's.
             observers: in addition to the app's.
             system: time and chance; tests pass their own.
 
         Raises:
-            StoreInUse: another engine owns the store.
+            StoreInUse: another engine owns the store, and it is none that many share.
             StoreUnusable: the store is not one that this release can use.
         """
         system = RealSystem() if system is None else system
@@ -142,7 +149,8 @@ class App:
             worker = system.worker_id()
             await opened.open(owner=worker)
             stack.push_async_callback(opened.close)
-            engine = self._engine(opened, system, worker, concurrency, drain_timeout, observers)
+            system = await store_time(system, opened)
+            engine = self._engine(opened, system, worker, concurrency, drain_timeout, lease, observers)
             stack.push_async_callback(engine.stop)
             await engine.start(deps)
             if self._retention_s is not None:
@@ -167,6 +175,7 @@ class App:
         worker: str,
         concurrency: int | None,
         drain_timeout: Duration | None,
+        lease: Duration | None,
         observers: Sequence[Observer],
     ) -> Engine:
         options = Options(
@@ -190,6 +199,7 @@ class App:
             if drain_timeout is None
             else _seconds("drain_timeout", drain_timeout, zero=True),
             schedules=self.schedules,
+            lease_s=self._lease_s if lease is None else _seconds("lease", lease),
         )
 
     def _keeper(self, store: Store, system: System, age_s: float, url: str | None) -> Keeper:
@@ -223,7 +233,12 @@ async def _client(
 ) -> AsyncGenerator[Client]:
     opened = _open(store)
     await opened.open(owner=None)
-    client = Client(opened, RealSystem() if system is None else system, pipelines, payload_limit=payload_limit)
+    try:
+        clock = await store_time(RealSystem() if system is None else system, opened)
+        client = Client(opened, clock, pipelines, payload_limit=payload_limit)
+    except BaseException:
+        await opened.close()
+        raise
     try:
         yield client
     finally:

@@ -41,6 +41,7 @@ from perdure.ports.store import (
     ScheduleState,
     Snapshot,
     Store,
+    WorkerRow,
 )
 from perdure.storage import open_store
 from perdure.storage.memory import MemoryData, MemoryStore
@@ -124,9 +125,9 @@ class Agreement(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.make, self.leave = self.place()
-        self.data = MemoryData()
-        self.memory: Store = MemoryStore(self.data)
         self.other: Store = self.make()
+        self.data = MemoryData(shared=self.other.shared)
+        self.memory: Store = MemoryStore(self.data)
         self.drafts: list[Draft] = []
         self.numbers: dict[str, tuple[int, int]] = {}
         self.sent: list[Append] = []
@@ -330,6 +331,24 @@ class Agreement(RuleBasedStateMachine):
         self.both(lambda store: store.put_schedule(new, seen))
         self.both(lambda store: store.schedules())
 
+    @precondition(lambda self: self.data.shared)
+    @rule(id=st.sampled_from(("w1", "w2")), what=st.sampled_from(("register", "renew", "bury", "retire", "take over")))
+    def is_a_worker(self, id: str, what: str) -> None:
+        row = WorkerRow(id, "host", 7, T0, {"payout": 1}, seen_us=T0)
+        beats = {row.id: row.beat for row in self.loop.run_until_complete(self.memory.workers())}
+        if what == "register":
+            self.both(lambda store: store.register(row))
+        elif what == "renew":
+            self.both(lambda store: store.renew(id, T0 + 1, draining=True))
+        elif what == "bury":
+            self.both(lambda store: store.bury(id, beats.get(id, 0)))
+        elif what == "retire":
+            self.both(lambda store: store.retire(id))
+        else:
+            self.both(lambda store: store.take_over(T0 + 7))
+        self.both(lambda store: store.workers())
+        self.both(lambda store: store.owned(id))
+
     @rule(generation=st.integers(1, 3), pipeline=st.sampled_from(("payout", "refund")))
     def deploys(self, generation: int, pipeline: str) -> None:
         deployment = Deployment(pipeline, generation, f"digest-{self.made}", b"[]", T0, "someone")
@@ -372,7 +391,7 @@ class Agreement(RuleBasedStateMachine):
     def reopens(self, abort: bool) -> None:
         for store in (self.memory, self.other):
             if abort:
-                self.loop.run_until_complete(_awaited(store.attention()))  # whatever was queued has been written
+                self.loop.run_until_complete(_awaited(store.attention("w1")))  # whatever was queued has been written
                 store.abort()
             else:
                 self.loop.run_until_complete(store.close())
@@ -424,7 +443,7 @@ class Agreement(RuleBasedStateMachine):
     def nothing_differs(self) -> None:
         if self.made:
             self.both(lambda store: store.list_runs(RunFilter(), limit=10**6))
-            self.both(lambda store: store.attention())
+            self.both(lambda store: store.attention("w1"))
             self.both(lambda store: store.next_due_us())
             self.both(lambda store: store.deployments())
             self.both(lambda store: store.ledgers())

@@ -5,10 +5,16 @@ from __future__ import annotations
 import pytest
 
 from perdure.storage.memory import MemoryData, MemoryStore
-from perdure.testing.conformance import CHECKS, Check, run_check
+from perdure.testing.conformance import CHECKS, Check, life, run_check, workers
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: str(check.__name__))
 async def test_contract(check: Check) -> None:
     data = MemoryData()
+    await run_check(check, lambda: MemoryStore(data))
+
+
+@pytest.mark.parametrize("check", [*life.CHECKS, *workers.CHECKS], ids=lambda check: str(check.__name__))
+async def test_contract_of_many_workers(check: Check) -> None:
+    data = MemoryData(shared=True)
     await run_check(check, lambda: MemoryStore(data))

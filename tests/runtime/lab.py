@@ -162,9 +162,9 @@ class Failing(Watched):
         self._maybe("next_due_us")
         return await super().next_due_us(serving)
 
-    async def attention(self) -> Sequence[str]:
+    async def attention(self, worker: str, /) -> Sequence[str]:
         self._maybe("attention")
-        return await super().attention()
+        return await super().attention(worker)
 
     async def schedules(self) -> Sequence[ScheduleState]:
         self._maybe("schedules")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -12,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.core.chain import chain_hash
-from perdure.errors import StoreInUse, StoreUnavailable, StoreUnusable
+from perdure.errors import StoreUnavailable, StoreUnusable
 from perdure.ports.store import Committed, Conflict, IndexState, RunFilter, Store
 from perdure.storage import open_store
 from perdure.storage.postgres import Place, schema
@@ -147,34 +146,6 @@ async def test_a_user_without_rights_works_in_tables_that_are_there(postgres: Po
         await put(store, draft := Draft("run-1"), draft.submit())
 
 
-# --- owners
-
-
-async def test_a_killed_owner_is_followed_at_once(postgres: PostgresServer) -> None:
-    """The lock goes with the session [R-2]; whoever is refused hears of process and host."""
-    url = postgres.url()
-    first, second = open_store(url), open_store(url)
-    await first.open(owner="worker-one")
-    with pytest.raises(StoreInUse, match=f"worker worker-one .process {os.getpid()} on "):
-        await second.open(owner="worker-two")
-    assert "worker-one" in str((await first.info())["owner"])
-    first.abort()
-    await soon(second.open(owner="worker-two"))
-    assert "worker-two" in str((await second.info())["owner"])
-    await second.close()
-
-
-async def test_owning_holds_no_snapshot(postgres: PostgresServer) -> None:
-    """The owner's transaction stays open for as long as the engine; it must not hold up vacuum."""
-    async with opened(postgres.url(), "w1") as store:
-        await claimed(store, "run-1")
-        open_ones = postgres.sql(
-            "SELECT count(*), count(backend_xid), count(backend_xmin) FROM pg_stat_activity "
-            "WHERE state = 'idle in transaction'"
-        )
-        assert open_ones.strip() == "1|0|0"
-
-
 # --- many at once
 
 
@@ -200,7 +171,7 @@ async def test_rivals_neither_deadlock_nor_lose(postgres: PostgresServer) -> Non
                 assert results.count(Conflict()) == 2
                 draft.accept(rivals[won[0]], results[won[0]])
                 if won != [0]:
-                    assert draft.run_id in await engine.attention()
+                    assert draft.run_id in await engine.attention("w1")
         for draft in drafts:
             await expect_journal(engine, draft)
     after = int(postgres.sql("SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'"))
@@ -283,7 +254,6 @@ async def test_a_forked_child_leaves_the_parents_connections_alone(postgres: Pos
         "child StoreUnavailable True",
         "child StoreUnavailable True",
         "child StoreUnavailable True",
-        "parent StoreInUse",
     ]
 
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from perdure.errors import InvalidArgument, StoreInUse, StoreUnavailable
+from perdure.errors import InvalidArgument, StoreUnavailable
 from perdure.ports.store import Committed, RunFilter, Store, Trouble
 from perdure.storage import open_store
 from perdure.testing.conformance.lab import Draft, claimed, expect_journal, put, submitted
@@ -224,33 +224,6 @@ async def test_backends_that_are_ended_hurt_nobody(postgres: PostgresServer) -> 
         await soon(heard.wait())
         for draft in drafts:
             await expect_journal(engine, draft)
-
-
-async def test_an_owner_that_was_replaced_gives_up(postgres: PostgresServer) -> None:
-    """Its lock went with its connection and another engine was faster: it says who, and writes nothing more [R-2]."""
-    url = postgres.url()
-    async with proxied(postgres) as proxy, opened(proxy.url(url), "worker-one") as first:
-        troubles = Troubles(first)
-        draft = await claimed(first, "run-1")
-        proxy.shut = True
-        proxy.cut()
-        second = open_store(url)
-        await until_open(second, "worker-two")
-        proxy.shut = False
-        await troubles.until(lambda seen: any(trouble.fatal for trouble in seen))
-        assert "worker-two" in troubles.seen[-1].problem
-        with pytest.raises(StoreInUse):
-            await first.append(draft.next(token=1))
-        await second.close()
-
-
-async def until_open(store: Store, owner: str) -> None:
-    """The server takes a moment to notice that the other one is gone."""
-    async with asyncio.timeout(DEADLINE_S):
-        while True:
-            with suppress(StoreInUse):
-                await store.open(owner=owner)
-                return
 
 
 async def test_what_cannot_be_stored_hurts_nobody_else(postgres: PostgresServer) -> None:

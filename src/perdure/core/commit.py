@@ -139,7 +139,7 @@ def _at_rest(p: Projection, topology: Topology, s: Setting, *, lost: bool) -> Re
 
 def plan_outcome(p: Projection, topology: Topology, op: RunOp | UnwindOp, outcome: Outcome, s: Setting) -> Plan:
     """Record how the owner's open attempt of `op` ended, and go on as far as one append can [J-12]."""
-    _check_owner(p, s)
+    s = _owning(p, s)
     facts: list[Fact] = []
     phase: Phase = "forward" if type(op) is RunOp else "unwind"
     if type(outcome) is Returned:
@@ -151,8 +151,7 @@ def plan_outcome(p: Projection, topology: Topology, op: RunOp | UnwindOp, outcom
 
 def plan_next(p: Projection, topology: Topology, s: Setting) -> Plan:
     """Go on without an outcome: the open attempt was resolved from outside [R-17], or the plan was refused."""
-    _check_owner(p, s)
-    return _advance(p, topology, [], s)
+    return _advance(p, topology, [], _owning(p, s))
 
 
 def plan_items(
@@ -173,7 +172,7 @@ def plan_items(
         running: handlers of other items are still running here.
         invalid: a handler broke its contract: no other is started, and when none is running the run rests with that.
     """
-    _check_owner(p, s)
+    s = _owning(p, s)
     facts: list[Fact] = []
     if p.pin != op.step or p.units.get(op.step) is None:  # an operator resolved it
         return Plan([], msgspec.structs.replace(op, start=()), None) if running else _advance(p, topology, facts, s)
@@ -191,17 +190,22 @@ def plan_dispatched(p: Projection, topology: Topology, op: UnitOp, refused: Mapp
 
     What was read of their ends is older than that, and forgotten: those that were missing then are there now.
     """
-    _check_owner(p, s)
-    s = msgspec.structs.replace(s, ends={})
+    s = msgspec.structs.replace(_owning(p, s), ends={})
     facts: list[Fact] = []
     if p.pin == op.step and op.step in p.units:
         record_dispatched(p, facts, op, refused, s)
     return _advance(p, topology, facts, s)
 
 
-def _check_owner(p: Projection, s: Setting) -> None:
+def _owning(p: Projection, s: Setting) -> Setting:
+    """The setting of a run that is owned already [D-4].
+
+    Raises:
+        NotOwner: it is another worker's [J-7].
+    """
     if s.token and p.token != s.token:
         raise NotOwner(f"run {p.run_id}: token {s.token} was overtaken by {p.token} of worker {p.worker}")
+    return msgspec.structs.replace(s, may_start=False) if s.hands_over else s
 
 
 def _advance(p: Projection, topology: Topology, facts: list[Fact], s: Setting) -> Plan:

@@ -128,6 +128,8 @@ class Setting(msgspec.Struct, frozen=True, gc=False):
         told: a cancel was handed on to the runs that this one waits for, if it is to be [B-21].
         gate: the limit of a step that is known to have no place for it now, `RUN`: for the run itself; raises
             `Unplannable`. None where nothing names a limit [R-11].
+        hands_over: workers of a newer generation are there: a run that is owned already rests before its next attempt,
+            so that one of them can have it; one that is claimed now is begun, for they had their chance [D-4].
     """
 
     now_us: int
@@ -140,6 +142,7 @@ class Setting(msgspec.Struct, frozen=True, gc=False):
     cycle: bool = False
     told: bool = False
     gate: Callable[[str], Limited | None] | None = None
+    hands_over: bool = False
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):

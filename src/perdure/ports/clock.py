@@ -12,6 +12,10 @@ class System(Protocol):
         """Microseconds since the epoch, UTC. May jump; it decides *when*, never *who* [R-3]."""
         ...
 
+    def steady_s(self) -> float:
+        """Seconds since any moment, by a clock that is never set, and that goes on while the machine sleeps [R-3]."""
+        ...
+
     def run_id(self) -> str:
         """A new run id of `[0-9a-z]`, greater than those made before, as far as the clock allows."""
         ...

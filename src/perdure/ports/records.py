@@ -288,6 +288,36 @@ class PipelineHold(msgspec.Struct, frozen=True, gc=False):
     release_note: str = ""
 
 
+class WorkerRow(msgspec.Struct, frozen=True, gc=False):
+    """An engine that works on a store, or did [R-3].
+
+    Attributes:
+        id: random per start; a worker that was found dead and goes on has another.
+        host, process: where it runs, for people.
+        since_us: when it started; seen_us: when it renewed last, by its own clock, for people.
+        serves: pipelines, and the generation of each that it deploys [D-4].
+        build: build id of its code.
+        schedules: ids of the schedules that it looks after [R-14].
+        beat: grows with every renewal.
+        dead: another worker found it silent for a whole lease: it owns nothing any more.
+        draining: it starts no more attempts [R-6].
+        runs: how many runs are its own. Only for reading.
+    """
+
+    id: str
+    host: str
+    process: int
+    since_us: int
+    serves: dict[str, int] = {}
+    build: str = ""
+    schedules: tuple[str, ...] = ()
+    beat: int = 0
+    seen_us: int = 0
+    dead: bool = False
+    draining: bool = False
+    runs: int = 0
+
+
 class ScheduleState(msgspec.Struct, frozen=True, gc=False):
     """How far a schedule has got [R-14]. Kept when no app has the schedule any more.
 

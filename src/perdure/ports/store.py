@@ -51,6 +51,7 @@ from perdure.ports.records import (
     Trouble,
     WaitCycle,
     WaitingRuns,
+    WorkerRow,
 )
 
 __all__ = [
@@ -86,6 +87,7 @@ __all__ = [
     "Trouble",
     "WaitCycle",
     "WaitingRuns",
+    "WorkerRow",
     "Store",
     "share",
     "share_served",
@@ -95,11 +97,16 @@ __all__ = [
 class Store(Protocol):
     """What engine and clients need of a store. All coroutines may raise `StoreUnavailable`."""
 
+    @property
+    def shared(self) -> bool:
+        """Whether any number of engines may work on it, as workers that are registered and renew their leases [R-2]."""
+        ...
+
     async def open(self, *, owner: str | None) -> None:
         """Open or create the store.
 
         Args:
-            owner: worker id of an engine that takes ownership (R-2: one engine a store); None for a client.
+            owner: worker id of an engine; None for a client. One engine owns a store that is not shared [R-2].
 
         Raises:
             StoreInUse: another engine owns it; names the holder.
@@ -200,8 +207,12 @@ class Store(Protocol):
         """
         ...
 
-    async def attention(self) -> Sequence[str]:
-        """Ids of owned runs to which facts were appended from outside since their owner's last index write."""
+    async def owned(self, worker: str, /) -> Sequence[str]:
+        """Ids of the runs that the index calls a worker's own."""
+        ...
+
+    async def attention(self, worker: str, /) -> Sequence[str]:
+        """Ids of a worker's own runs to which facts were appended from outside since their owner's last index write."""
         ...
 
     def on_change(self, listener: Callable[[], None], /) -> None:
@@ -216,11 +227,52 @@ class Store(Protocol):
         ...
 
     async def take_over(self, now_us: int, /) -> int:
-        """Make every run of former owners due now; returns how many. Called once by an owner after `open`."""
+        """Make every run due now whose owner is gone; returns how many [R-3].
+
+        Where one engine owns the store these are all that have an owner; it calls this once, after `open`. In a shared
+        store, those whose worker is dead or not registered.
+        """
         ...
 
-    async def wake_invalid(self, pipeline: str, generation: int, build: str, now_us: int, /) -> int:
-        """Make invalid runs of `pipeline` due now that were judged under another generation or build [D-2]."""
+    async def clock_us(self) -> int | None:
+        """The time of the store's own clock, by which its engines and clients go; None where they have one clock."""
+        ...
+
+    async def register(self, worker: WorkerRow, /) -> None:
+        """Say that a worker works here from now on, or serves something else than it did; its `beat` stays.
+
+        Rows of workers that died long ago may be removed.
+        """
+        ...
+
+    async def renew(self, worker: str, now_us: int, /, *, draining: bool = False) -> bool:
+        """Count a worker's `beat` up; False, and nothing is written, if it is dead or not registered [R-3]."""
+        ...
+
+    async def bury(self, worker: str, beat: int, /) -> bool:
+        """Mark a worker dead for good, if its `beat` is still that; whether it was marked now [R-3].
+
+        An owner's append that commits after this is refused as `Fenced`, if the store can know whose it is.
+        """
+        ...
+
+    async def retire(self, worker: str, /) -> None:
+        """Remove a worker's row: it has stopped in good order."""
+        ...
+
+    async def workers(self) -> Sequence[WorkerRow]:
+        """Who works here, the oldest first, and who died lately."""
+        ...
+
+    async def generations(self) -> dict[str, int]:
+        """The newest generation of every pipeline in the registry [D-4]."""
+        ...
+
+    async def wake_invalid(self, pipeline: str, generation: int, build: str | None, now_us: int, /) -> int:
+        """Make invalid runs of `pipeline` due now that were judged under another generation or build [D-2].
+
+        Without a build: those that were judged under an older generation.
+        """
         ...
 
     async def wake_resting(self, pipeline: str, signature: bytes, now_us: int, /) -> int:

@@ -46,6 +46,8 @@ async def apply(host: Host, live: LiveRun, plan: Plan, now_us: int) -> Next | No
     p = live.p
     if plan.rest is None and not plan.facts:
         return plan.next
+    if not live.lease.holds:
+        await live.lease.wait()
     if plan.rest is None:
         append = seal(p, plan.facts, now_us, host.system.append_id(), p.token)
         if live.line.limited:

@@ -9,7 +9,7 @@ from perdure.core.journal import NewerJournal
 from perdure.core.operations import InvalidOp
 from perdure.core.projection import Projection
 from perdure.errors import CorruptJournal, StoreUnavailable
-from perdure.ports.store import LoadedRun
+from perdure.ports.store import LoadedRun, Serving
 from perdure.runtime.applying import judge
 from perdure.runtime.driver import claim_and_drive
 from perdure.runtime.guarding import quarantine
@@ -23,7 +23,16 @@ logger = logging.getLogger("perdure")
 SWEEP_S = 60.0
 """However quiet it is, due runs are looked for this often: a clock that was set, a wake-up that was lost [R-16]."""
 
+LATE_US = 2_000_000
+"""Workers of a newer generation have so much of a start at runs that are due [D-4]."""
+
+POLL_S = 1.0
+"""So often where other workers may leave something behind, and a notice may be lost [R-7]."""
+
 PAGE = 256
+
+LEFT_ALONE_US = 5_000_000
+"""So long a run that was picked and cannot be begun now is left to others."""
 
 AVOIDING_S = 0.1
 """How often due runs are looked for while some of them are left alone because of trouble with them."""
@@ -48,6 +57,7 @@ class Claimer:
         self._reading = 0
         self._turn = 0
         self._wanted: dict[str, None] = {}
+        self._shared = host.store.shared
         self._task: asyncio.Task[None] | None = None
         self.claiming: dict[str, asyncio.Task[None]] = {}
         self.backlog = False
@@ -72,6 +82,10 @@ class Claimer:
         reading = [task for run_id, task in self.claiming.items() if run_id not in self._host.live]
         if reading:
             await asyncio.wait(reading, timeout=timeout_s)
+
+    def known(self) -> set[str]:
+        """Runs that this engine has, or is about to have."""
+        return self._host.live.keys() | self.claiming.keys()
 
     @property
     def free(self) -> int:
@@ -131,18 +145,75 @@ class Claimer:
         self._take_wanted()
         if self._must_ask:
             self._next_due_us = None
-            found_us = await host.store.next_due_us()
+            found_us = await (self._next_due() if self._shared else host.store.next_due_us())
             self._must_ask = False
             self._told(found_us)  # may be older than what was told while it was asked
         now_us, free = host.system.now_us(), self.free
+        sweep_s = POLL_S if self._shared else SWEEP_S
         if self._next_due_us is None:
-            return SWEEP_S
+            return sweep_s
         if self._next_due_us > now_us:
-            return min((self._next_due_us - now_us) / 1_000_000, SWEEP_S)
+            return min((self._next_due_us - now_us) / 1_000_000, sweep_s)
         if free <= 0:
             self.backlog = True
             return SWEEP_S
-        return await self._take(now_us, min(free, PAGE))
+        take = self._pick if self._shared else self._take
+        return await take(now_us, min(free, PAGE))
+
+    async def _pick(self, now_us: int, limit: int) -> float:
+        """Pick up to `limit` of the runs due now: nobody else gets them, and they are read all at once [R-3]."""
+        host = self._host
+        if not host.lease.holds:
+            return POLL_S
+        self._next_due_us, self._must_ask = None, True  # what becomes due from here on may be told late
+        worker = host.worker
+        picked: list[str] = []
+        for serving, late_us in self._serving():
+            picked += await host.store.pick(worker, now_us - late_us, limit - len(picked), self._turn, serving)
+        self._turn += len(picked)
+        avoided = host.avoided()
+        left = [run_id for run_id in picked if run_id in avoided]
+        if left:
+            await self._give_back(worker, left, now_us + LEFT_ALONE_US)
+        new = [run_id for run_id in picked if run_id not in avoided]
+        for run_id, loaded in zip(new, await self._load_many(worker, new), strict=True):
+            self.claiming[run_id] = host.loop.create_task(self._claim(run_id, loaded))
+            self._reading += 1
+        if len(picked) == limit:
+            self.backlog, self._next_due_us, self._must_ask = True, now_us, False
+            self._awaiting_claims = self.free <= 0
+            return SWEEP_S if self._awaiting_claims else 0.0
+        self.backlog = False
+        return 0.0  # to ask when the next one is due
+
+    def _serving(self) -> list[tuple[Serving, int]]:
+        """What is picked at once, and what only later: a newer generation has workers, too [D-4]."""
+        serving, newer = self._host.serving, self._host.newer
+        if not newer:
+            return [(serving, 0)]
+        return [
+            ({name: generation for name, generation in serving.items() if name not in newer}, 0),
+            ({name: generation for name, generation in serving.items() if name in newer}, LATE_US),
+        ]
+
+    async def _next_due(self) -> int | None:
+        found = [(await self._host.store.next_due_us(serving), late_us) for serving, late_us in self._serving()]
+        return min((due_us + late_us for due_us, late_us in found if due_us is not None), default=None)
+
+    async def _load_many(self, worker: str, picked: list[str]) -> list[LoadedRun | None]:
+        try:
+            found = {loaded.row.run.run_id: loaded for loaded in await self._host.store.load_many(picked)}
+        except BaseException:
+            await self._give_back(worker, picked, self._host.system.now_us())
+            raise
+        return [found.get(run_id) for run_id in picked]
+
+    async def _give_back(self, worker: str, picked: list[str], due_us: int) -> None:
+        """Runs that were picked and are not claimed are due again; where that fails, the heart finds them."""
+        try:
+            await self._host.store.unpick(worker, picked, due_us)
+        except StoreUnavailable as error:
+            logger.warning("%d runs could not be given back, which is tried again: %s", len(picked), error)
 
     def _take_wanted(self) -> None:
         """Claim runs that got a place under a limit; one that is being claimed, or owned, sees for itself."""
@@ -191,19 +262,25 @@ class Claimer:
             self._awaiting_claims = False
             self._kicked.set()
 
-    async def _claim(self, run_id: str) -> None:
-        """The task of a due run: read, reconcile, claim, drive."""
+    async def _claim(self, run_id: str, picked: LoadedRun | None = None) -> None:
+        """The task of a due run: read, reconcile, claim, drive.
+
+        Args:
+            picked: where it was picked, it is read already.
+        """
         host = self._host
-        loaded: LoadedRun | None = None
+        loaded = picked
         live: LiveRun | None = None
+        until_us: int | None = None
         try:
-            loaded = await host.store.load(run_id)
-            live = await self._prepare(loaded) if loaded is not None else None
+            if loaded is None:
+                loaded = await host.store.load(run_id)
+            live = await self._prepare(loaded, "" if picked is None else host.worker) if loaded is not None else None
         except StoreUnavailable as error:
-            host.avoid(run_id)
+            until_us = host.avoid(run_id)
             logger.warning("run %s could not be read: %s", run_id, error)
         except Exception:
-            host.avoid(run_id)
+            until_us = host.avoid(run_id)
             logger.exception("run %s could not be prepared: a bug in the engine; it is tried again", run_id)
         finally:
             self._reading -= 1
@@ -214,22 +291,31 @@ class Claimer:
                 self._claimed(run_id)
         if live is None or loaded is None:
             host.places.forget(run_id)
+            if until_us is not None and picked is not None:
+                await self._give_back(picked.row.state.worker, [run_id], until_us)
             self.place_freed(None)
             return
         await claim_and_drive(host, live, loaded, lambda: self._claimed(run_id))
 
-    async def _prepare(self, loaded: LoadedRun) -> LiveRun | None:
-        """The run folded, with its line; None where nobody can run it."""
+    async def _prepare(self, loaded: LoadedRun, owner: str) -> LiveRun | None:
+        """The run folded, with its line; None where nobody can run it.
+
+        Args:
+            owner: this worker, of a run that was picked.
+        """
         host, state = self._host, loaded.row.state
-        if state.worker or state.due_us is None:
+        run_id, now_us = loaded.row.run.run_id, host.system.now_us()
+        if state.worker != owner or (not owner and state.due_us is None):
             return None
-        if loaded.row.waiting and not may_start_waiting(loaded.row, host.system.now_us()):
-            await host.store.grant_slots(host.system.now_us())
+        if loaded.row.waiting and not may_start_waiting(loaded.row, now_us):
+            if owner:
+                await self._give_back(owner, [run_id], now_us)
+            await host.store.grant_slots(now_us)
             return None
         try:
             p = await projected(host.store, loaded)
         except (CorruptJournal, NewerJournal) as error:
-            await quarantine(host, loaded.row.run.run_id, error)
+            await quarantine(host, run_id, error)
             return None
         line = host.lines.get(loaded.row.run.pipeline)
         if line is None or p.submitted is None:
@@ -237,7 +323,11 @@ class Claimer:
             return None
         live = LiveRun(host, line, p, p.submitted)
         live.snapshot_version = loaded.snapshot.version if loaded.snapshot is not None else 0
-        return live if host.suspects.admits(live) else None
+        if host.suspects.admits(live):
+            return live
+        if owner:
+            await self._give_back(owner, [run_id], now_us + LEFT_ALONE_US)
+        return None
 
     async def _judge_unregistered(self, p: Projection, loaded: LoadedRun) -> None:
         """No app here knows the pipeline: invalid, until one does [D-1]."""

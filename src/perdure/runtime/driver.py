@@ -40,6 +40,8 @@ async def drive(host: Host, live: LiveRun, op: Next | None) -> None:
         elif host.draining:  # the reservation was on its way; no attempt starts any more
             outcome = Interrupted()
         else:
+            if not live.lease.holds:
+                await live.lease.wait()
             if host.observers:
                 host.emit("attempt-started", live.p, step=op.step, phase=_phase(op), attempt=op.attempt)
             outcome = await attempt(host, live, op)
@@ -105,7 +107,7 @@ async def claim(host: Host, live: LiveRun, loaded: LoadedRun) -> Next | None:
     state = loaded.row.state
     judged = state.status == "invalid" or bool(state.build)  # its owner let go of it in good order
     lost_cause: RetryCause = "interrupted" if judged else "lost"
-    due_us = state.due_us
+    due_us = live.p.due_us if state.due_us is None else state.due_us
     while True:
         p = live.p
         await look_at_awaited(host, live)
@@ -113,10 +115,12 @@ async def claim(host: Host, live: LiveRun, loaded: LoadedRun) -> Next | None:
         fact = SegmentAttemptStarted(p.token + 1, host.worker, live.line.generation, host.options.build)
         plan = plan_claim(p, live.line.topology, fact, host.setting(live, now_us), lost_cause=lost_cause)
         try:
-            if host.observers and due_us is not None and now_us - due_us > 60_000_000:
+            if host.observers and due_us and now_us - due_us > 60_000_000:
                 host.emit("overdue", p, detail=f"due {(now_us - due_us) // 1_000_000} s ago")
             if plan.rest is not None or not plan.facts:
                 return await apply(host, live, plan, now_us)
+            if not live.lease.holds:
+                await live.lease.wait()
             append = seal(p, plan.facts, now_us, host.system.append_id(), p.token)
             append.index = running_state(p)
             if live.line.limited:

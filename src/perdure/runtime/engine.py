@@ -26,9 +26,10 @@ from perdure.runtime.events import emit_facts
 from perdure.runtime.host import Host, Middleware, Options
 from perdure.runtime.line import Line
 from perdure.runtime.loading import projected
+from perdure.runtime.membership import DEFAULT_LEASE_S, Membership
 from perdure.runtime.misfits import wake_misfits
 from perdure.runtime.operations import AbandonRun, RunOperation
-from perdure.runtime.registry import current, deploy
+from perdure.runtime.registry import current, deploy, take_part
 from perdure.runtime.schedules import Scheduler, tick_key
 from perdure.runtime.stuck import report_blocked, report_stuck
 from perdure.runtime.submission import submit_and_drive
@@ -68,6 +69,7 @@ class Engine(Client):
         observers: Sequence[Observer],
         drain_timeout_s: float,
         schedules: Sequence[AnySchedule] = (),
+        lease_s: float = DEFAULT_LEASE_S,
     ) -> None:
         super().__init__(store, system, pipelines, payload_limit=options.payload_limit)
         loop = asyncio.get_running_loop()
@@ -81,6 +83,15 @@ class Engine(Client):
         self._host.on_deadline = self._on_deadline
         self._host.cancel_run = self._cancel_awaited
         self._host.entered = self._entered_many
+        self._membership: Membership | None = None
+        if store.shared:
+            self._membership = Membership(
+                self._host,
+                lease_s,
+                [s.id for s in schedules],
+                known=self._claimer.known,
+                due=lambda: self._claimer.due_at(0),
+            )
         self._retry = retry
         self._timeout_s = timeout_s
         self._drain_timeout_s = drain_timeout_s
@@ -115,18 +126,22 @@ class Engine(Client):
         if rebuilt := await rebuild(self._store, now_us):
             logger.warning("%d index rows were gone; they were rebuilt from the facts", rebuilt)
         edited: list[Line] = []
+        begin = take_part if self._store.shared else deploy
         for pipeline in self._pipelines.values():
             before = await current(self._store, pipeline.id)
-            topology, generation = await deploy(self._store, self._system, pipeline.id, pipeline.topology, host.worker)
+            topology, generation = await begin(self._store, self._system, pipeline.id, pipeline.topology, host.worker)
             line = Line(pipeline, topology, generation, deps.get(pipeline.id), self._retry, self._timeout_s)
             host.lines[pipeline.id] = line
-            if before is not None and before[1] != generation:
+            if before is not None and before[1] < generation:
                 edited.append(line)
-            await self._store.wake_invalid(pipeline.id, generation, host.options.build, now_us)
+            if before is None or before[1] <= generation:
+                await self._store.wake_invalid(pipeline.id, generation, host.options.build, now_us)
+        if self._membership is not None:
+            await self._membership.join()
         await self._on_holds()
         taken = await self._store.take_over(now_us)
         if taken:
-            logger.info("%d runs of a former owner are due", taken)
+            logger.info("%d runs of owners that are gone are due", taken)
         self._watchdog.start()
         await self._mend_waiting()
         host.awaited = await self._store.anybody_waits()
@@ -177,6 +192,8 @@ class Engine(Client):
         self._host.threads.close()
         self._host.stopped = True
         self._host.waiters.wake_all()
+        if self._membership is not None:
+            await self._membership.leave()
         await self._store.close()
         if tasks := self._tasks() | self._errands:
             for errand in self._errands:
@@ -189,6 +206,8 @@ class Engine(Client):
         self._host.draining = self._host.stopped = True
         self._claimer.cancel()
         self._scheduler.cancel()
+        if self._membership is not None:
+            self._membership.cancel()
         for live in list(self._host.live.values()):
             live.interrupt = "abort"
             if live.task is not None:
@@ -215,7 +234,8 @@ class Engine(Client):
                 await asyncio.wait(set(self._errands))
                 continue
             if not self._host.live and not claimer.claiming:
-                due = await self._store.due(self._system.now_us(), 1)
+                serving = self._host.serving if self._store.shared else None
+                due = await self._store.due(self._system.now_us(), 1, 0, serving)
                 if not due and not self._host.live and not claimer.claiming:
                     return
                 claimer.due_at(0)
@@ -237,6 +257,7 @@ class Engine(Client):
         host, claimer = self._host, self._claimer
         line = host.lines.get(pipeline.id)
         waits = submitted.start_at_us > self._system.now_us() or pipeline.id in host.held
+        waits = waits or pipeline.id in host.newer
         if line is None or waits or host.draining or claimer.backlog or claimer.free <= 0:
             return await super()._enter(pipeline, submitted, on_busy)
         return await submit_and_drive(
@@ -345,7 +366,7 @@ class Engine(Client):
         await self._on_holds()
         if (await self._store.waiting_runs()).count:
             self._on_waiting()
-        for run_id in await self._store.attention():
+        for run_id in await self._store.attention(self._host.worker):
             live = self._host.live.get(run_id)
             if live is not None:
                 live.notice()

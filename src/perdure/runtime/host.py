@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import copy_context
+from math import inf
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.core.plan import Setting
@@ -15,6 +16,7 @@ from perdure.errors import StoreUnavailable, StoreUnusable
 from perdure.ports.clock import System
 from perdure.ports.observer import Event, EventKind, Observer
 from perdure.ports.store import LoadedRun, Store
+from perdure.runtime.lease import Lease
 from perdure.runtime.limits import Places
 from perdure.runtime.line import Line
 from perdure.runtime.suspects import Suspects
@@ -59,6 +61,9 @@ class Host:
         held: pipelines in which no attempt is reserved, as far as is known here [R-17].
         queued: runs wait for slots; one that ends may make another due.
         awaited: the same of runs that wait for others.
+        worker: this engine's identity, and lease: what hangs on it; both new after it was found dead [R-3].
+        newest: the newest generation of each pipeline, as far as is known here [D-4].
+        newer: pipelines of which a newer generation has workers that are alive.
         stopped: the store is closed or about to be.
         live: the runs this engine owns or is about to, by id.
         places: those under limits of this worker [R-11].
@@ -83,6 +88,7 @@ class Host:
         self.system = system
         self.loop = loop
         self.worker = worker
+        self.lease = Lease(system)
         self.options = options
         self.middleware = tuple(middleware)
         self.observers = list(observers)
@@ -91,6 +97,8 @@ class Host:
         self.waiters = Waiters(loop)
         self.places = Places(system.now_us)
         self.lines: dict[str, Line] = {}
+        self.newest: dict[str, int] = {}
+        self.newer: frozenset[str] = frozenset()
         self.live: dict[str, LiveRun] = {}
         self.draining = False
         self.held: frozenset[str] = frozenset()
@@ -178,10 +186,39 @@ class Host:
     def setting(self, live: LiveRun, now_us: int) -> Setting:
         """What planning is told."""
         may_start = not self.draining and live.line.id not in self.held
-        chance = self.system.chance()
         line = live.line
-        gate = live.gate if line.limited else None
-        return Setting(now_us, may_start, chance, line.policy, live, live.token, live.ends, live.cycle, live.told, gate)
+        return Setting(
+            now_us,
+            may_start,
+            self.system.chance(),
+            line.policy,
+            live,
+            live.token,
+            live.ends,
+            live.cycle,
+            live.told,
+            live.gate if line.limited else None,
+            line.id in self.newer,
+        )
+
+    def superseded(self, line: Line) -> bool:
+        """Whether a newer generation of a pipeline is known [D-4]."""
+        return self.newest.get(line.id, 0) > line.generation
+
+    @property
+    def serving(self) -> dict[str, int]:
+        """The pipelines of this engine, with the generations that it deploys [D-4]."""
+        return {line.id: line.generation for line in self.lines.values()}
+
+    def disown(self) -> int:
+        """Give up every run at once, writing nothing: they are others' by now [R-3]. How many there were."""
+        self.lease.end()
+        self.lease = Lease(self.system, -inf)
+        lives = list(self.live.values())
+        for live in lives:
+            live.stop_handler("fenced")
+            self.release(live, None)
+        return len(lives)
 
     def emit(
         self,

@@ -39,6 +39,8 @@ async def run_items(host: Host, live: LiveRun, op: UnitOp) -> Next | None:
                 await live.reload()
                 live.act_on_notice()
         while isinstance(following, UnitOp) and following.step == op.step:  # the last may end during the append
+            if following.start and not live.lease.holds:
+                await live.lease.wait()
             crew.start(following)
             await crew.some_news(_next_us(host, live, crew))
             following = await _commit(host, live, following, crew)

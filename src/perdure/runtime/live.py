@@ -75,6 +75,7 @@ class LiveRun:
         snapshot_version: version of the newest snapshot.
         deadline: the timer that watches the run's deadline, while it is owned here.
         timer: bounds the attempt that runs, if anything does [R-18].
+        lease: under which it was claimed [R-3].
         token: fencing token of this engine's claim; 0 before it is durable [J-7].
         crew: the handlers of items that run, while the operation is a unit.
         ends: of runs that this one waits for, as far as they are known here [R-13].
@@ -97,6 +98,7 @@ class LiveRun:
         "in_handler",
         "interrupt",
         "keys",
+        "lease",
         "line",
         "noticed",
         "op",
@@ -115,6 +117,7 @@ class LiveRun:
     def __init__(self, host: Host, line: Line, p: Projection, submitted: RunSubmitted) -> None:
         self.host = host
         self.line = line
+        self.lease = host.lease
         self.p = p
         self.submitted = submitted
         self.op: Next | None = None
@@ -205,6 +208,8 @@ class LiveRun:
             while self.p.memo(phase, step_id, name, item) is None:
                 if not (self.attempt_is_open() if item is None else self._item_is_open(step_id, item)):
                     raise asyncio.CancelledError("the attempt was ended from outside")
+                if not self.lease.holds:
+                    await self.lease.wait()
                 fact = OperationProgress(step_id, name, Raw(value), phase, item)
                 now_us = self.host.system.now_us()
                 fold(self.p, fact, now_us)

@@ -44,6 +44,27 @@ async def deploy(store: Store, system: System, pipeline: str, topology: Topology
             return topology.after(former), generation
 
 
+async def take_part(
+    store: Store, system: System, pipeline: str, topology: Topology, actor: str
+) -> tuple[Topology, int]:
+    """Find or make the generation of a worker's topology, on a store with many workers [D-4].
+
+    One that was never seen becomes a new generation. One that is superseded stays so; its worker serves what no newer
+    generation advanced.
+
+    Returns:
+        As `deploy`.
+    """
+    known = sorted(await store.deployments(pipeline), key=lambda d: d.generation)
+    own = await own_generation(store, pipeline, topology.digest)
+    return (topology.after(topologies(known)), own) if own else await deploy(store, system, pipeline, topology, actor)
+
+
+async def own_generation(store: Store, pipeline: str, digest: str) -> int:
+    """The newest generation that has a topology; 0 for one that was never deployed."""
+    return max((d.generation for d in await store.deployments(pipeline) if d.digest == digest), default=0)
+
+
 async def current(store: Store, pipeline: str) -> tuple[Topology, int] | None:
     """The current topology of a pipeline as the store knows it, and its generation; None if there is none."""
     known = sorted(await store.deployments(pipeline), key=lambda d: d.generation)

@@ -103,15 +103,21 @@ class Scheduler:
         """Say which schedules there are now, and begin to wait for their ticks.
 
         A new schedule, and one whose time or pipeline was changed, begins now: ticks before are not its own. One that
-        no app has any more is marked so, and begins anew when it comes back.
+        no app has any more is marked so, and begins anew when it comes back. On a store with many workers one that has
+        a superseded topology says nothing about its schedules, and those that others look after stay.
         """
         store, now_us = self._host.store, self._host.system.now_us()
         known = {state.id: state for state in await store.schedules()}
         for schedule in self._schedules:
+            if self._superseded(schedule):
+                self._watched.append(Watched(schedule, now_us))
+                continue
             state = await change_schedule(store, schedule.id, partial(_registered, schedule, now_us))
             state = state or known[schedule.id]
             self._watched.append(Watched(schedule, min(state.considered_us, now_us)))
-        for id in known.keys() - {schedule.id for schedule in self._schedules}:
+        others = [row for row in await store.workers() if not row.dead] if store.shared else []
+        kept = {schedule.id for schedule in self._schedules}.union(*(row.schedules for row in others))
+        for id in known.keys() - kept:
             await change_schedule(store, id, partial(_removed, now_us))
         if self._watched:
             self._task = self._host.loop.create_task(self._forever(), name="perdure-schedules")
@@ -129,6 +135,10 @@ class Scheduler:
             await asyncio.wait([self._task])
             self._task = None
         self._looked.set()
+
+    def _superseded(self, schedule: AnySchedule) -> bool:
+        line = self._host.lines.get(schedule.pipeline.id)
+        return line is not None and self._host.superseded(line)
 
     async def caught_up(self) -> None:
         """Wait until no tick that has come is left to be tried."""
@@ -188,6 +198,8 @@ class Scheduler:
 
     async def _submit_due(self, watched: Watched, now_us: int) -> None:
         schedule = watched.schedule
+        if self._superseded(schedule):
+            return
         state = next((each for each in await self._host.store.schedules() if each.id == schedule.id), None)
         if state is None or not _is_of(state, schedule) or state.removed_us or state.paused_us:
             return  # another deployment's, or an operator's; read again at the next tick

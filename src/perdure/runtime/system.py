@@ -9,6 +9,13 @@ from itertools import count
 
 from perdure.core.ids import encode_run_id
 
+_BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+"""Linux's clock that counts the time of suspension, too."""
+
+
+def _steady_s() -> float:
+    return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
+
 
 class RealSystem:
     """Wall clock, process-unique append ids, time-ordered run ids.
@@ -32,6 +39,10 @@ class RealSystem:
     def now_us(self) -> int:
         """See `System.now_us`."""
         return time.time_ns() // 1000
+
+    def steady_s(self) -> float:
+        """See `System.steady_s`."""
+        return _steady_s()
 
     def run_id(self) -> str:
         """See `System.run_id`."""

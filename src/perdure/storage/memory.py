@@ -6,17 +6,14 @@ next one, which is when they become durable (as durable as this object is). Noth
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
-from perdure.errors import InvalidArgument, StoreInUse, StoreUnavailable
+from perdure.errors import InvalidArgument
 from perdure.ports.joining import CallerConnection, Journal
 from perdure.ports.store import (
-    Append,
-    AppendResult,
     Deployment,
     DueRun,
     EndedRun,
@@ -32,16 +29,16 @@ from perdure.ports.store import (
     ScheduleState,
     Serving,
     Shared,
-    Snapshot,
     SubmissionKey,
-    Tenancy,
     Trouble,
-    WaitCycle,
     WaitingRuns,
+    WorkerRow,
     share,
     share_served,
 )
 from perdure.storage import memory_retention as retention
+from perdure.storage import memory_workers as workers
+from perdure.storage.memory_base import MemoryBase
 from perdure.storage.memory_data import MemoryData, MemoryRun
 
 __all__ = ["MemoryData", "MemoryRun", "MemoryStore", "shared"]
@@ -56,104 +53,11 @@ def shared(name: str) -> MemoryData:
     return _SHARED.setdefault(name, MemoryData())
 
 
-class MemoryStore:
+class MemoryStore(MemoryBase):
     """A `Store` over `MemoryData`; several may be open at once, one of them as owner [R-2]."""
-
-    def __init__(self, data: MemoryData | None = None) -> None:
-        self.data = data if data is not None else MemoryData()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._owns = False
-        self._queue: list[Callable[[], None]] = []
-        self._futures: list[asyncio.Future[Any]] = []
-        self._change: list[Callable[[], None]] = []
-        self._last_tenant: Tenancy = ("", "")
-
-    # --- life
-
-    async def open(self, *, owner: str | None) -> None:
-        if owner is not None:
-            if self.data.owner is not None:
-                raise StoreInUse(f"this memory is owned by {self.data.owner}; one engine at a time")
-            self.data.owner = owner
-            self._owns = True
-        self._loop = asyncio.get_running_loop()
-        self.data.stores.append(self)
-
-    async def close(self) -> None:
-        if self._loop is not None:
-            self._flush()
-            self._leave()
-
-    def abort(self) -> None:
-        if self._loop is not None:
-            lost, self._futures, self._queue = self._futures, [], []
-            for future in lost:
-                future.cancel()
-            self._leave()
-
-    def _leave(self) -> None:
-        self._loop = None
-        if self in self.data.stores:
-            self.data.stores.remove(self)
-        if self._owns:
-            self._owns = False
-            self.data.owner = None
-
-    def _live(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            raise StoreUnavailable("the store is closed")
-        return self._loop
-
-    # --- the group
-
-    def append(self, append: Append, /) -> asyncio.Future[AppendResult]:
-        return self._queued(lambda: self.data.append(append))
 
     async def join(self, connection: CallerConnection, /) -> Journal:
         raise InvalidArgument("a store in memory joins no transaction of a caller's; one in PostgreSQL does")
-
-    def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool | WaitCycle]:
-        return self._queued(lambda: self.data.set_index(locator, state, tail_seq))
-
-    def put_snapshot(self, locator: int, snapshot: Snapshot, /) -> None:
-        self._live()
-        self._enqueue(lambda: self.data.put_snapshot(locator, snapshot))
-
-    def _queued(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        future: asyncio.Future[T] = self._live().create_future()
-
-        def commit() -> None:
-            result = work()
-            if not future.done():
-                future.set_result(result)
-
-        self._enqueue(commit)
-        self._futures.append(future)
-        return future
-
-    def _enqueue(self, commit: Callable[[], None]) -> None:
-        if not self._queue:
-            self._live().call_soon(self._flush)
-        self._queue.append(commit)
-
-    def _flush(self) -> None:
-        group, self._queue, self._futures = self._queue, [], []
-        for commit in group:
-            commit()
-        if group:
-            self._committed()
-
-    def _committed(self) -> None:
-        self.data.commits += 1
-        for store in self.data.stores:
-            if store is not self:
-                store.changed()
-
-    def changed(self) -> None:
-        """Another store on the same data committed: tell the listeners on their loop, after this turn of it."""
-        if self._loop is not None:
-            for listener in self._change:
-                self._loop.call_soon_threadsafe(listener)
 
     # --- reads
 
@@ -217,9 +121,13 @@ class MemoryStore:
             lambda state: replace(state, worker="", due_us=due_us),
         )
 
-    async def attention(self) -> Sequence[str]:
+    async def owned(self, worker: str, /) -> Sequence[str]:
         self._live()
-        return [run.run_id for run in self.data.runs() if run.attention]
+        return [run.run_id for run in self.data.runs() if run.state is not None and run.state.worker == worker]
+
+    async def attention(self, worker: str, /) -> Sequence[str]:
+        self._live()
+        return [run.run_id for run in self.data.runs() if run.attention and run.state and run.state.worker == worker]
 
     def on_change(self, listener: Callable[[], None], /) -> None:
         self._change.append(listener)
@@ -247,15 +155,50 @@ class MemoryStore:
     # --- sweeps and registry
 
     async def take_over(self, now_us: int, /) -> int:
+        alive = workers.alive(self.data) if self.data.shared else set[str]()
         return self._sweep(
-            lambda run, state: bool(state.worker),
-            lambda state: replace(state, status="ready", worker="", due_us=now_us),
+            lambda run, state: bool(state.worker) and state.worker not in alive,
+            lambda state: replace(
+                state, status="ready" if state.status == "running" else state.status, worker="", due_us=now_us
+            ),
         )
 
-    async def wake_invalid(self, pipeline: str, generation: int, build: str, now_us: int, /) -> int:
+    async def clock_us(self) -> int | None:
+        return None
+
+    async def register(self, worker: WorkerRow, /) -> None:
+        self._live()
+        self._worker = worker.id
+        workers.register(self.data, worker)
+        self._committed()
+
+    async def renew(self, worker: str, now_us: int, /, *, draining: bool = False) -> bool:
+        self._live()
+        return workers.renew(self.data, worker, now_us, draining=draining)
+
+    async def bury(self, worker: str, beat: int, /) -> bool:
+        self._live()
+        return workers.bury(self.data, worker, beat)
+
+    async def retire(self, worker: str, /) -> None:
+        self._live()
+        self.data.workers.pop(worker, None)
+
+    async def workers(self) -> Sequence[WorkerRow]:
+        self._live()
+        return workers.workers(self.data)
+
+    async def generations(self) -> dict[str, int]:
+        self._live()
+        return {known.pipeline: known.generation for known in sorted(self.data.registry, key=lambda d: d.generation)}
+
+    async def wake_invalid(self, pipeline: str, generation: int, build: str | None, now_us: int, /) -> int:
         def judged_elsewhere(run: MemoryRun, state: IndexState) -> bool:
-            mine = run.new is not None and run.new.pipeline == pipeline and not state.worker
-            return mine and state.status == "invalid" and (state.generation, state.build) != (generation, build)
+            if run.new is None or run.new.pipeline != pipeline or state.worker or state.status != "invalid":
+                return False
+            if build is None:
+                return state.generation < generation
+            return (state.generation, state.build) != (generation, build)
 
         return self._sweep(judged_elsewhere, lambda state: replace(state, due_us=now_us))
 

@@ -32,13 +32,14 @@ from perdure.ports.store import (
     SubmissionKey,
     WaitCycle,
     WaitingRuns,
+    WorkerRow,
 )
 from perdure.storage.memory_awaits import MemoryAwaits
 
 Slot: TypeAlias = tuple[str, str, str]
 
 if TYPE_CHECKING:
-    from perdure.storage.memory import MemoryStore
+    from perdure.storage.memory_base import MemoryBase
 
 
 def slot_of(new: NewRun | None) -> Slot | None:
@@ -80,14 +81,18 @@ class MemoryData:
     `MemoryStore(data)` reopens it.
 
     Attributes:
-        owner: worker id of the engine that owns it, or None.
+        shared: any number of engines may work on it, as on a server; see `Store.shared`.
+        owner: worker id of the engine that owns it, or None; where it is shared, always None.
+        workers: who works on it, by id.
         pipeline_holds: those in force and those that ended.
         schedules: by id.
         commits: number of groups committed, for tests that count.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, shared: bool = False) -> None:
+        self.shared = shared
         self.owner: str | None = None
+        self.workers: dict[str, WorkerRow] = {}
         self.commits = 0
         self._runs: dict[int, MemoryRun] = {}
         self._by_id: dict[str, MemoryRun] = {}
@@ -101,7 +106,7 @@ class MemoryData:
         self.schedules: dict[str, ScheduleState] = {}
         self.awaits = MemoryAwaits(self._is_live, self._by_id.__contains__, self._keeps_waiting)
         self._numbers = itertools.count(1)
-        self._stores: list[MemoryStore] = []
+        self._stores: list[MemoryBase] = []
 
     def lose_index(self) -> None:
         """Forget every index row and snapshot, as a careless hand might; the journal stays. For tests of rebuilding."""
@@ -416,7 +421,7 @@ class MemoryData:
         return self._deployments
 
     @property
-    def stores(self) -> list[MemoryStore]:
+    def stores(self) -> list[MemoryBase]:
         return self._stores
 
 

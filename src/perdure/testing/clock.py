@@ -192,6 +192,10 @@ class VirtualSystem:
         """See `System.now_us`."""
         return EPOCH_US + self.loop.now_us + self.skew_us
 
+    def steady_s(self) -> float:
+        """See `System.steady_s`."""
+        return self.loop.now_us / 1_000_000
+
     def run_id(self) -> str:
         """See `System.run_id`."""
         self._last_us = max(self.now_us(), self._last_us + 1)

@@ -124,6 +124,7 @@ class _Base:
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
+        self.worker = ""  # a caller's, and no engine's
 
     async def rows(self, sql: str, values: Values = ()) -> list[Row]:
         raise NotImplementedError

@@ -46,7 +46,7 @@ from perdure.storage.postgres.rows import (
     state_arrays,
     state_values,
 )
-from perdure.storage.postgres.session import Session, Statements
+from perdure.storage.postgres.session import Session, Statements, Value
 
 
 class SlotMoved(Exception):
@@ -78,9 +78,12 @@ FITS = """
     (SELECT p.hash FROM @journal p WHERE p.run = s.run AND p.first_seq = s.prev_seq) = s.prev_hash
     AND (s.token = 0 OR s.token >= coalesce((SELECT r.token FROM @run r WHERE r.n = s.run), 0))
 """
+ALIVE = "(%s = '' OR EXISTS (SELECT 1 FROM @worker WHERE id = %s AND NOT dead))"
+"""Nobody has found this engine dead; a client, which has no name, is not asked [R-3]."""
 _NEXT = f"""
     INSERT INTO @journal ({NEXT_COLUMNS})
-    SELECT {NEXT_COLUMNS} FROM {{sent}} WHERE {FITS} ORDER BY run ON CONFLICT DO NOTHING RETURNING run
+    SELECT {NEXT_COLUMNS} FROM {{sent}} WHERE {FITS} AND (s.token = 0 OR {ALIVE})
+    ORDER BY run ON CONFLICT DO NOTHING RETURNING run
 """
 _TEN = ", ".join(["%s"] * 10)
 APPEND = _NEXT.format(sent=f"unnest({_TEN}) s ({NEXT_COLUMNS}, prev_seq, prev_hash, token)")
@@ -126,7 +129,7 @@ INSERT_FIRST = f"INSERT INTO @journal ({NEXT_COLUMNS}) VALUES (%s, %s, %s, %s, %
 UPDATE_STATE = f"UPDATE @run SET {STATE_ASSIGNMENTS} WHERE n = %s"
 UPDATE_END = f"UPDATE @run SET {STATE_ASSIGNMENTS}, ended_us = %s, slot_held = slot_held AND slot_once WHERE n = %s"
 _AT_TAIL = "n = %s AND %s = coalesce((SELECT max(first_seq) FROM @journal WHERE run = n), 0)"
-UPDATE_IF_AT_TAIL = f"UPDATE @run SET {STATE_ASSIGNMENTS} WHERE {_AT_TAIL}"
+UPDATE_IF_AT_TAIL = f"UPDATE @run SET {STATE_ASSIGNMENTS} WHERE {_AT_TAIL} AND {ALIVE}"
 ID_AT_TAIL = f"SELECT id FROM @run WHERE {_AT_TAIL}"
 FLAG_OWNED = "UPDATE @run SET attention = true WHERE n = %s AND worker IS NOT NULL"
 PUT_SNAPSHOT = """
@@ -250,11 +253,13 @@ def _is_plain(append: Append, new: NewRun) -> bool:
 
 async def _append_many(session: Session, sent: Numbered, results: list[EntryResult]) -> None:
     appends = [append for _, append in sent]
-    values = _next_arrays(appends)
+    values: list[Value] = [*_next_arrays(appends)]
+    alive = (session.worker, session.worker)
     if any(append.index is not None or append.token == 0 for append in appends):
-        rows = await session.rows(APPEND_WITH_STATE, [*values, *state_arrays([append.index for append in appends])])
+        states = state_arrays([append.index for append in appends])
+        rows = await session.rows(APPEND_WITH_STATE, [*values, *states, *alive])
     else:
-        rows = await session.rows(APPEND, values)
+        rows = await session.rows(APPEND, [*values, *alive])
     inserted = {row[0] for row in rows}
     for at, append in sent:
         won = append.locator in inserted
@@ -315,7 +320,7 @@ async def _set_index(session: Session, entry: SetIndex) -> bool | WaitCycle:
         known = await session.one(ID_AT_TAIL, (entry.locator, entry.tail_seq))
         if known is not None and await _closes_a_circle(session, known[0], entry.state):
             return WaitCycle()
-    values = (*state_values(entry.state), entry.locator, entry.tail_seq)
+    values = (*state_values(entry.state), entry.locator, entry.tail_seq, session.worker, session.worker)
     if await session.run(UPDATE_IF_AT_TAIL, values) != 1:
         return False
     await awaits.register(session, entry.locator, entry.state, checked=True)
@@ -329,7 +334,7 @@ async def _closes_a_circle(session: Session, run_id: str, state: IndexState | No
 
 
 async def _append(session: Session, append: Append) -> AppendResult:
-    if not await session.rows(APPEND, _next_arrays([append])):
+    if not await session.rows(APPEND, [*_next_arrays([append]), session.worker, session.worker]):
         return await why_lost(session, append)
     if append.token and await _closes_a_circle(session, append.run_id, append.index):
         place = (append.locator, append.first_seq)
@@ -403,6 +408,8 @@ async def why_lost(session: Statements, append: Append) -> AppendResult:
     if taken is None and not await session.one("SELECT 1 FROM @journal WHERE run = %s LIMIT 1", (append.locator,)):
         return Gone()
     token = await session.number("SELECT token FROM @run WHERE n = %s", (append.locator,))
+    if append.token and await session.one(f"SELECT 1 WHERE {ALIVE}", (session.worker, session.worker)) is None:
+        return Fenced(max(token, append.token))
     return Fenced(token) if 0 < append.token < token else Conflict()
 
 

@@ -33,6 +33,7 @@ from perdure.storage.postgres.rows import (
 )
 from perdure.storage.postgres.schema import SCHEMA_VERSION, WAITING
 from perdure.storage.postgres.session import Row, Session, Statements, Value
+from perdure.storage.postgres.workers import GONE
 
 # --- one run
 
@@ -81,11 +82,10 @@ def _loaded(found: Sequence[Row]) -> LoadedRun:
 # --- sweeps
 
 
-async def attention(session: Session) -> list[str]:
-    """Owned runs with facts their owner has not answered."""
-    return [
-        row[0] for row in await session.rows("SELECT id FROM @run WHERE worker IS NOT NULL AND attention ORDER BY n")
-    ]
+async def attention(session: Session, worker: str) -> list[str]:
+    """A worker's runs with facts that it has not answered."""
+    sql = "SELECT id FROM @run WHERE worker = %s AND attention ORDER BY n"
+    return [row[0] for row in await session.rows(sql, (worker,))]
 
 
 IN_ORDER = "n = ANY (ARRAY(SELECT n FROM @run WHERE {0} ORDER BY n FOR NO KEY UPDATE)) AND {0}"
@@ -93,20 +93,21 @@ IN_ORDER = "n = ANY (ARRAY(SELECT n FROM @run WHERE {0} ORDER BY n FOR NO KEY UP
 
 
 async def take_over(session: Session, now_us: int) -> int:
-    """Every owned run becomes due and unowned."""
+    """Runs whose owner is gone become due and unowned."""
+    gone = GONE.replace("r.", "@run.")
     return await session.run(
-        "UPDATE @run SET status = 'ready', worker = NULL, due_us = %s, attention = false "
-        f"WHERE {IN_ORDER.format('worker IS NOT NULL')}",
+        "UPDATE @run SET status = CASE status WHEN 'running' THEN 'ready' ELSE status END, worker = NULL, due_us = %s, "
+        f"attention = false WHERE {IN_ORDER.format(gone)}",
         (now_us,),
     )
 
 
-async def wake_invalid(session: Session, pipeline: str, generation: int, build: str, now_us: int) -> int:
-    """Invalid runs judged by another generation or build become due."""
-    judged = (
-        "status = 'invalid' AND pipeline = %(pipeline)s AND worker IS NULL "
-        "AND (generation <> %(generation)s OR build <> %(build)s)"
+async def wake_invalid(session: Session, pipeline: str, generation: int, build: str | None, now_us: int) -> int:
+    """Invalid runs judged by another generation or build become due; without a build, by an older generation."""
+    elsewhere = (
+        "generation < %(generation)s" if build is None else "(generation <> %(generation)s OR build <> %(build)s)"
     )
+    judged = f"status = 'invalid' AND pipeline = %(pipeline)s AND worker IS NULL AND {elsewhere}"
     return await session.run(
         f"UPDATE @run SET due_us = %(now)s, attention = false WHERE {IN_ORDER.format(judged)}",
         {"pipeline": pipeline, "generation": generation, "build": build, "now": now_us},
@@ -257,10 +258,6 @@ _SIZE = (
 async def info(session: Session, place: Place) -> dict[str, str | int]:
     """What `doctor` shows."""
     found = await session.one("SELECT current_setting('server_version'), current_setting('synchronous_commit')")
-    owner = await session.one(
-        "SELECT id || ' (process ' || process || ' on ' || host || ')' FROM @worker WHERE NOT dead "
-        "ORDER BY since DESC LIMIT 1"
-    )
     return {
         "kind": "postgres",
         "location": place.shown,
@@ -272,5 +269,5 @@ async def info(session: Session, place: Place) -> dict[str, str | int]:
         "stray_runs": await session.number("SELECT count(*) FROM @stray"),
         "synchronous_commit": str(found[1]) if found is not None else "?",
         "pooler": "transaction" if place.pooler else "none",
-        "owner": str(owner[0]) if owner is not None else "nobody",
+        "workers": await session.number("SELECT count(*) FROM @worker WHERE NOT dead"),
     }

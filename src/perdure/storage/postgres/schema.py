@@ -44,16 +44,21 @@ def _function(name: str, body: str) -> str:
 _TABLES = (
     # A random name of this store: whoever comes back after a lost connection makes sure to find the same one.
     "CREATE TABLE @meta (version int NOT NULL, store uuid NOT NULL DEFAULT gen_random_uuid())",
-    # Who works here. One row is not dead while there is one engine; `beat` is for leases.
+    # Who works here; leases hang on `beat` [R-3]. `serves` is a JSON object, pipelines with their generations.
     """
     CREATE TABLE @worker (
         id text COLLATE "C" PRIMARY KEY,
         host text NOT NULL,
         process bigint NOT NULL,
-        since timestamptz NOT NULL DEFAULT now(),
+        since_us bigint NOT NULL,
+        serves text NOT NULL,
+        build text NOT NULL,
+        schedules text[] NOT NULL,
         beat bigint NOT NULL DEFAULT 0,
-        dead boolean NOT NULL DEFAULT false
-    )
+        seen_us bigint NOT NULL,
+        dead boolean NOT NULL DEFAULT false,
+        draining boolean NOT NULL DEFAULT false
+    ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 100)
     """,
     # One row per append [J-1].
     """

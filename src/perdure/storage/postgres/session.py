@@ -71,7 +71,13 @@ def error_kind(error: BaseException) -> ErrorKind:
 
 
 class Statements(Protocol):
-    """What executes statements; `@` in them stands for our schema."""
+    """What executes statements; `@` in them stands for our schema.
+
+    Attributes:
+        worker: in whose name an engine writes; empty for a client.
+    """
+
+    worker: str
 
     async def rows(self, sql: str, values: Values = ()) -> list[Row]:
         """All rows of a query."""
@@ -100,6 +106,7 @@ class Session:
     Attributes:
         busy: somebody waits for an answer on it.
         listening: somebody waits for notifications on it, and may be canceled at any time.
+        worker: in whose name an engine writes; empty for a client.
     """
 
     def __init__(self, con: psycopg.AsyncConnection[Row], place: Place) -> None:
@@ -108,6 +115,7 @@ class Session:
         self.listening = False
         self._spare = place.spare
         self._given = False
+        self.worker = ""
         self._prefix = f'"{place.schema}".'
         self._texts: dict[str, bytes] = {}
 

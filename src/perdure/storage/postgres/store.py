@@ -1,4 +1,4 @@
-"""The PostgreSQL store: one writing task, a few reading connections, one owner, any number of clients."""
+"""The PostgreSQL store: one writing task, a few reading connections; any number of engines and clients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from perdure.errors import PerdureError, StoreInUse, StoreUnavailable
+from perdure.errors import PerdureError, StoreUnavailable
 from perdure.ports.joining import CallerConnection
 from perdure.ports.store import (
     Append,
@@ -31,13 +31,13 @@ from perdure.ports.store import (
     Trouble,
     WaitCycle,
     WaitingRuns,
+    WorkerRow,
 )
-from perdure.storage.postgres import awaits, keys, queries, retention, slots, small, turns
+from perdure.storage.postgres import awaits, keys, queries, retention, slots, small, turns, workers
 from perdure.storage.postgres.group import PutSnapshot, SetIndex
 from perdure.storage.postgres.jobs import Job, Work
 from perdure.storage.postgres.joined import JoinedTransaction, join
 from perdure.storage.postgres.listen import Listener
-from perdure.storage.postgres.owner import Ownership
 from perdure.storage.postgres.picking import Picker
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.readers import Readers
@@ -62,7 +62,7 @@ class PostgresStore:
         self._refusal: PerdureError | None = StoreUnavailable(f"the store {place.shown} is not open")
         self._ident = self._name = ""
         self._ledgers: set[bytes] = set()
-        self._ownership: Ownership | None = None
+        self._engine = False
         self._writer: Writer | None = None
         self._readers: Readers | None = None
         self._listener: Listener | None = None
@@ -74,14 +74,15 @@ class PostgresStore:
 
     # --- life
 
+    @property
+    def shared(self) -> bool:
+        return True
+
     async def open(self, *, owner: str | None) -> None:
         self._ident = os.urandom(8).hex()
         session = await Session.connect(self.place)
-        ownership: Ownership | None = None
         try:
             store = self._name = await prepare(session, self.place)
-            if owner is not None:
-                ownership = await Ownership.take(self.place, owner, session)
         except BaseException:
             session.drop()
             raise
@@ -89,19 +90,14 @@ class PostgresStore:
         self._writer = Writer(self.place, session, store, self._ident, self._tell_trouble)
         self._readers = Readers(self.place)
         self._listener = Listener(self.place, self._ident, self._notify, self._tell_change)
-        self._ownership = ownership
+        self._engine = owner is not None
         self._closed = self._starting = None
         self._refusal = None
         _open_stores.add(self)
-        if ownership is not None:
-            ownership.watch(self._lost)
+        if self._engine:
             await self._listener.start()
         elif self._change:
             self._listen()
-
-    def _lost(self, error: StoreInUse) -> None:
-        if self._writer is not None:
-            self._writer.give_up(error)
 
     async def close(self) -> None:
         if self._writer is not None and self._loop is not None:
@@ -115,8 +111,6 @@ class PostgresStore:
         if self._listener is not None:
             self._listener.stop()
         await writer.close()
-        if self._ownership is not None and self._readers is not None:
-            await self._ownership.release(self._readers)
         if self._readers is not None:
             await self._readers.close()
         await self._ended()
@@ -124,8 +118,9 @@ class PostgresStore:
 
     async def _ended(self) -> None:
         """Let canceled tasks come to their end, and their connections with them."""
-        tasks = [part.ending() for part in (self._listener, self._ownership) if part is not None]
-        await asyncio.gather(*[task for task in tasks if task is not None], return_exceptions=True)
+        task = None if self._listener is None else self._listener.ending()
+        if task is not None:
+            await asyncio.gather(task, return_exceptions=True)
 
     def abort(self) -> None:
         if self._writer is None:
@@ -134,8 +129,6 @@ class PostgresStore:
         self._writer.abort()
         if self._listener is not None:
             self._listener.stop()
-        if self._ownership is not None:
-            self._ownership.drop()
         if self._readers is not None:
             self._readers.abort()
         self._let_go()
@@ -144,15 +137,15 @@ class PostgresStore:
         _open_stores.discard(self)
         if self._starting is not None:
             self._starting.cancel()
-        self._writer = self._readers = self._listener = self._ownership = None
+        self._writer = self._readers = self._listener = None
 
     def forked(self) -> None:
         """In a forked child: nothing of this store may be used or closed there."""
         self._refusal = StoreUnavailable(
             f"the store {self.place.shown} was opened before this process was forked; open it again in the child"
         )
-        _leaked.append((self._writer, self._readers, self._listener, self._ownership, self._closed))
-        self._writer = self._readers = self._listener = self._ownership = self._closed = None
+        _leaked.append((self._writer, self._readers, self._listener, self._closed))
+        self._writer = self._readers = self._listener = self._closed = None
 
     # --- the group
 
@@ -213,7 +206,7 @@ class PostgresStore:
 
     def _listen(self) -> None:
         """A client listens only if somebody wants to hear, and tells once what may have been missed by then."""
-        if self._loop is not None and self._ownership is None and self._listener is not None and not self._starting:
+        if self._loop is not None and not self._engine and self._listener is not None and not self._starting:
             starting = self._loop.create_task(self._listener.start())
             starting.add_done_callback(lambda task: None if task.cancelled() else self._tell_change())
             self._starting = starting
@@ -262,8 +255,11 @@ class PostgresStore:
     async def unpick(self, worker: str, run_ids: Sequence[str], due_us: int, /) -> int:
         return await self._write(lambda s: turns.unpick(s, worker, run_ids, due_us))
 
-    async def attention(self) -> Sequence[str]:
-        return await self._read(queries.attention)
+    async def owned(self, worker: str, /) -> Sequence[str]:
+        return await self._read(lambda s: workers.owned(s, worker))
+
+    async def attention(self, worker: str, /) -> Sequence[str]:
+        return await self._read(lambda s: queries.attention(s, worker))
 
     async def list_runs(self, where: RunFilter, /, *, after: str | None = None, limit: int = 50) -> Sequence[RunRow]:
         return await self._read(lambda s: queries.list_runs(s, where, after, limit))
@@ -301,12 +297,39 @@ class PostgresStore:
     async def info(self) -> dict[str, str | int]:
         return await self._read(lambda s: queries.info(s, self.place))
 
+    # --- workers
+
+    async def clock_us(self) -> int | None:
+        return await self._read(workers.clock_us)
+
+    async def register(self, worker: WorkerRow, /) -> None:
+        await self._read(lambda s: workers.register(s, worker))
+        if self._writer is not None:
+            self._writer.worker = worker.id
+
+    async def renew(self, worker: str, now_us: int, /, *, draining: bool = False) -> bool:
+        return await self._read(lambda s: workers.renew(s, worker, now_us, draining))
+
+    async def bury(self, worker: str, beat: int, /) -> bool:
+        return await self._read(lambda s: workers.bury(s, worker, beat))
+
+    async def retire(self, worker: str, /) -> None:
+        await self._read(lambda s: workers.retire(s, worker))
+
+    async def workers(self) -> Sequence[WorkerRow]:
+        return await self._read(workers.workers)
+
+    async def generations(self) -> dict[str, int]:
+        return await self._read(workers.generations)
+
     # --- sweeps
 
     async def take_over(self, now_us: int, /) -> int:
+        if not await self._read(workers.has_orphans):
+            return 0
         return await self._write(lambda s: queries.take_over(s, now_us))
 
-    async def wake_invalid(self, pipeline: str, generation: int, build: str, now_us: int, /) -> int:
+    async def wake_invalid(self, pipeline: str, generation: int, build: str | None, now_us: int, /) -> int:
         return await self._write(lambda s: queries.wake_invalid(s, pipeline, generation, build, now_us))
 
     async def wake_resting(self, pipeline: str, signature: bytes, now_us: int, /) -> int:

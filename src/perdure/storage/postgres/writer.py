@@ -44,12 +44,14 @@ class Writer:
 
     Attributes:
         fatal: why nothing is written any more.
+        worker: in whose name an engine writes; empty for a client.
     """
 
     def __init__(
         self, place: Place, session: Session, store: str, ident: str, on_trouble: Callable[[Trouble], None]
     ) -> None:
         self.fatal: StoreUnavailable | None = None
+        self.worker = ""
         self._place = place
         self._session: Session | None = session
         self._store = store
@@ -188,6 +190,7 @@ class Writer:
     async def _connected(self) -> Session:
         if self._session is None or self._session.lost:
             self._session = await self._new_session()
+        self._session.worker = self.worker
         return self._session
 
     async def _new_session(self) -> Session:
@@ -203,6 +206,7 @@ class Writer:
         except BaseException:
             session.drop()
             raise
+        session.worker = self.worker
         return session
 
     async def _insist(self, attempt: Callable[[], Awaitable[T]]) -> T:

@@ -77,23 +77,36 @@ def load_all_rows(con: sqlite3.Connection, run_id: str) -> LoadedRun | None:
 # --- sweeps
 
 
-def attention(con: sqlite3.Connection) -> list[str]:
+def owned(con: sqlite3.Connection, worker: str) -> list[str]:
+    """A worker's own runs."""
+    return [row[0] for row in con.execute("SELECT id FROM run WHERE worker = ? ORDER BY n", (worker,))]
+
+
+def attention(con: sqlite3.Connection, worker: str) -> list[str]:
     """Owned runs with facts their owner has not answered."""
-    return [row[0] for row in con.execute("SELECT id FROM run WHERE worker IS NOT NULL AND attention = 1 ORDER BY n")]
+    sql = "SELECT id FROM run WHERE worker IS NOT NULL AND attention = 1 AND +worker = ? ORDER BY n"
+    return [row[0] for row in con.execute(sql, (worker,))]
+
+
+def generations(con: sqlite3.Connection) -> dict[str, int]:
+    """The newest generation of every pipeline."""
+    return dict(con.execute("SELECT pipeline, max(generation) FROM deployment GROUP BY pipeline").fetchall())
 
 
 def take_over(con: sqlite3.Connection, now_us: int) -> int:
     """Every owned run becomes due and unowned."""
     return con.execute(
-        "UPDATE run SET status = 'ready', worker = NULL, due_us = ?, attention = 0 WHERE worker IS NOT NULL", (now_us,)
+        "UPDATE run SET status = CASE status WHEN 'running' THEN 'ready' ELSE status END, worker = NULL, due_us = ?, "
+        "attention = 0 WHERE worker IS NOT NULL",
+        (now_us,),
     ).rowcount
 
 
-def wake_invalid(con: sqlite3.Connection, pipeline: str, generation: int, build: str, now_us: int) -> int:
-    """Invalid runs judged by another generation or build become due."""
+def wake_invalid(con: sqlite3.Connection, pipeline: str, generation: int, build: str | None, now_us: int) -> int:
+    """Invalid runs judged by another generation or build become due; without a build, by an older generation."""
     return con.execute(
-        "UPDATE run SET due_us = ?, attention = 0 WHERE status = 'invalid' AND pipeline = ? AND worker IS NULL "
-        "AND (generation <> ? OR build <> ?)",
+        "UPDATE run SET due_us = ?1, attention = 0 WHERE status = 'invalid' AND pipeline = ?2 AND worker IS NULL "
+        "AND iif(?4 IS NULL, generation < ?3, generation <> ?3 OR build <> ?4)",
         (now_us, pipeline, generation, build),
     ).rowcount
 

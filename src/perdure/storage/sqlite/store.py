@@ -7,8 +7,11 @@ import os
 import sqlite3
 import weakref
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from perdure.errors import InvalidArgument, PerdureError, StoreUnavailable
 from perdure.ports.joining import CallerConnection, Journal
@@ -34,6 +37,7 @@ from perdure.ports.store import (
     Trouble,
     WaitCycle,
     WaitingRuns,
+    WorkerRow,
 )
 from perdure.storage.sqlite import awaits, holds, keys, queries, retention, schedules, slots, turns
 from perdure.storage.sqlite.busy import PATIENCE_S
@@ -89,8 +93,13 @@ class SqliteStore:
         self._change: list[Callable[[], None]] = []
         self._trouble: list[Callable[[Trouble], None]] = []
         self._removed_up_to = 0
+        self._worker: WorkerRow | None = None
 
     # --- life
+
+    @property
+    def shared(self) -> bool:
+        return False
 
     async def open(self, *, owner: str | None) -> None:
         path = self._check()
@@ -269,8 +278,11 @@ class SqliteStore:
     async def unpick(self, worker: str, run_ids: Sequence[str], due_us: int, /) -> int:
         return await self._write(lambda con: turns.unpick(con, worker, run_ids, due_us))
 
-    async def attention(self) -> Sequence[str]:
-        return await self._read(queries.attention)
+    async def owned(self, worker: str, /) -> Sequence[str]:
+        return await self._read(lambda con: queries.owned(con, worker))
+
+    async def attention(self, worker: str, /) -> Sequence[str]:
+        return await self._read(lambda con: queries.attention(con, worker))
 
     async def list_runs(self, where: RunFilter, /, *, after: str | None = None, limit: int = 50) -> Sequence[RunRow]:
         return await self._read(lambda con: queries.list_runs(con, where, after, limit))
@@ -298,10 +310,42 @@ class SqliteStore:
 
     # --- sweeps
 
+    # One engine owns the file by a lock that ends with its process: it is the only worker, and needs no lease.
+
+    async def clock_us(self) -> int | None:
+        return None
+
+    async def register(self, worker: WorkerRow, /) -> None:
+        self._live_loop()
+        self._worker = worker
+
+    async def renew(self, worker: str, now_us: int, /, *, draining: bool = False) -> bool:
+        return self._worker is not None and self._worker.id == worker
+
+    async def bury(self, worker: str, beat: int, /) -> bool:
+        return False
+
+    async def retire(self, worker: str, /) -> None:
+        self._worker = None
+
+    async def workers(self) -> Sequence[WorkerRow]:
+        self._live_loop()
+        holder = holder_of(self.path)
+        if self._worker is not None:
+            return [replace(self._worker, runs=len(await self.owned(self._worker.id)))]
+        if holder is None:
+            return []
+        since_us = int(datetime.fromisoformat(holder.since).timestamp() * 1_000_000)
+        runs = len(await self.owned(holder.worker))
+        return [WorkerRow(holder.worker, holder.host, holder.pid, since_us, seen_us=0, runs=runs)]
+
+    async def generations(self) -> dict[str, int]:
+        return await self._read(queries.generations)
+
     async def take_over(self, now_us: int, /) -> int:
         return await self._write(lambda con: queries.take_over(con, now_us))
 
-    async def wake_invalid(self, pipeline: str, generation: int, build: str, now_us: int, /) -> int:
+    async def wake_invalid(self, pipeline: str, generation: int, build: str | None, now_us: int, /) -> int:
         return await self._write(lambda con: queries.wake_invalid(con, pipeline, generation, build, now_us))
 
     async def wake_resting(self, pipeline: str, signature: bytes, now_us: int, /) -> int:

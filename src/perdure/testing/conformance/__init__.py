@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from perdure.ports.store import Store
-from perdure.testing.conformance import awaits, index, journal, life, picks, retention, schedules, submit
+from perdure.testing.conformance import awaits, index, journal, life, picks, retention, schedules, submit, workers
 from perdure.testing.conformance.lab import Check, Draft, Lab
 
 __all__ = ["CHECKS", "Check", "Draft", "Lab", "run_check"]
@@ -31,6 +31,7 @@ CHECKS: tuple[Check, ...] = (
     *retention.CHECKS,
     *submit.CHECKS,
     *schedules.CHECKS,
+    *workers.CHECKS,
 )
 
 

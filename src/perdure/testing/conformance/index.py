@@ -123,12 +123,12 @@ async def outside_changes_only_unowned_runs(lab: Lab) -> None:
         await put(store, draft, draft.next(RunCancelRequested("someone"), index=wake))
     expect((await loaded(store, free)).row.state, wake, "state of the unowned run")
     expect((await loaded(store, busy)).row.state, owned(), "state of the owned run")
-    expect(list(await store.attention()), ["run-2"], "attention")
+    expect(list(await store.attention("w1")), ["run-2"], "attention")
     expect((await loaded(store, busy)).row.attention, True, "attention in the row")
     await put(store, busy, busy.next(token=1))
-    expect(list(await store.attention()), ["run-2"], "attention after an append without an index write")
+    expect(list(await store.attention("w1")), ["run-2"], "attention after an append without an index write")
     await put(store, busy, busy.next(token=1, index=BACKOFF))
-    expect(list(await store.attention()), [], "attention after the owner's index write")
+    expect(list(await store.attention("w1")), [], "attention after the owner's index write")
 
 
 @check
@@ -138,7 +138,7 @@ async def outside_facts_without_a_state_call_the_owner_too(lab: Lab) -> None:
     free, busy = await submitted(store, "run-1"), await claimed(store, "run-2")
     for draft in (free, busy):
         await put(store, draft, draft.next(RunCancelRequested("someone")))
-    expect(list(await store.attention()), ["run-2"], "attention")
+    expect(list(await store.attention("w1")), ["run-2"], "attention")
     expect((await loaded(store, free)).row.state, READY, "state of the unowned run")
 
 
@@ -151,10 +151,10 @@ async def state_without_facts_needs_the_tail(lab: Lab) -> None:
     await put(store, draft, draft.next(RunCancelRequested("someone"), index=READY))
     expect(await store.set_index(draft.locator, BACKOFF, before), False, "behind the tail")
     expect((await loaded(store, draft)).row.state, owned(), "state")
-    expect(list(await store.attention()), ["run-1"], "attention")
+    expect(list(await store.attention("w1")), ["run-1"], "attention")
     expect(await store.set_index(draft.locator, BACKOFF, draft.tail), True, "at the tail")
     expect((await loaded(store, draft)).row.state, BACKOFF, "state")
-    expect(list(await store.attention()), [], "attention")
+    expect(list(await store.attention("w1")), [], "attention")
     expect(await store.set_index(draft.locator + 1000, BACKOFF, 1), False, "no such run")
 
 

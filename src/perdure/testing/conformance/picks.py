@@ -77,7 +77,7 @@ async def a_picked_run_is_its_workers(lab: Lab) -> None:
     expect(list(await store.pick("w2", T0, 10, 0, {"payout": 2})), [], "picked a second time")
     expect(list(await store.due(T0, 10)), ["run-2"], "due")
     await put(store, draft, draft.next(RunCancelRequested("someone"), index=READY))
-    expect(list(await store.attention()), ["run-1"], "attention")
+    expect(list(await store.attention("w1")), ["run-1"], "attention")
     claim = draft.claim(4)
     await put(store, draft, claim)
     expect((await loaded(store, draft)).row.state, owned(4), "state of the claimed run")
@@ -98,7 +98,7 @@ async def what_was_not_claimed_is_given_back(lab: Lab) -> None:
     states = [(await loaded(store, draft)).row.state for draft in drafts]
     waiting = IndexState("ready", due_us=T0 + 50)
     expect(states, [waiting, owned(), waiting, replace(waiting, due_us=None, worker="w2")], "states")
-    expect(list(await store.attention()), [], "attention")
+    expect(list(await store.attention("w1")), [], "attention")
     expect(await store.unpick("w1", everybody, T0 + 60), 0, "given back again")
     expect(await store.unpick("w1", [], T0 + 60), 0, "given back of none")
     expect(set(await store.due(T0 + 50, 9)), {"run-0", "run-2"}, "due")

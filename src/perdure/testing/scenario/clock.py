@@ -21,6 +21,10 @@ class MovedSystem:
         """See `System.now_us`."""
         return self._system.now_us() + self._ahead_us
 
+    def steady_s(self) -> float:
+        """See `System.steady_s`."""
+        return self._system.steady_s() + self._ahead_us / 1_000_000
+
     def run_id(self) -> str:
         """See `System.run_id`."""
         return self._system.run_id()

@@ -36,6 +36,7 @@ from perdure.ports.store import (
     Trouble,
     WaitCycle,
     WaitingRuns,
+    WorkerRow,
 )
 from perdure.runtime.loading import project, snapshot_of
 from perdure.storage.memory import MemoryStore
@@ -216,6 +217,10 @@ class FaultyStore:
         if not self._alive:
             raise StoreUnavailable("the process is dead")
 
+    @property
+    def shared(self) -> bool:
+        return self._inner.shared
+
     # --- reads
 
     async def _read(self) -> None:
@@ -265,9 +270,13 @@ class FaultyStore:
         self._check_alive()
         return await self._inner.unpick(worker, run_ids, due_us)
 
-    async def attention(self) -> Sequence[str]:
+    async def owned(self, worker: str, /) -> Sequence[str]:
         await self._read()
-        return await self._inner.attention()
+        return await self._inner.owned(worker)
+
+    async def attention(self, worker: str, /) -> Sequence[str]:
+        await self._read()
+        return await self._inner.attention(worker)
 
     def on_change(self, listener: Callable[[], None], /) -> None:
         """Notices come, some of them late; never later than 100 ms [R-2]."""
@@ -356,7 +365,34 @@ class FaultyStore:
         await self._read()
         return await self._inner.take_over(now_us)
 
-    async def wake_invalid(self, pipeline: str, generation: int, build: str, now_us: int, /) -> int:
+    async def clock_us(self) -> int | None:
+        return await self._inner.clock_us()
+
+    async def register(self, worker: WorkerRow, /) -> None:
+        await self._read()
+        await self._inner.register(worker)
+
+    async def renew(self, worker: str, now_us: int, /, *, draining: bool = False) -> bool:
+        await self._read()
+        return await self._inner.renew(worker, now_us, draining=draining)
+
+    async def bury(self, worker: str, beat: int, /) -> bool:
+        await self._read()
+        return await self._inner.bury(worker, beat)
+
+    async def retire(self, worker: str, /) -> None:
+        await self._read()
+        await self._inner.retire(worker)
+
+    async def workers(self) -> Sequence[WorkerRow]:
+        await self._read()
+        return await self._inner.workers()
+
+    async def generations(self) -> dict[str, int]:
+        await self._read()
+        return await self._inner.generations()
+
+    async def wake_invalid(self, pipeline: str, generation: int, build: str | None, now_us: int, /) -> int:
         await self._read()
         return await self._inner.wake_invalid(pipeline, generation, build, now_us)
 

@@ -1,0 +1,229 @@
+"""An engine as one of many workers of a shared store [R-2, R-3].
+
+Its heart renews the lease, watches the counters of the others, buries who has been silent for a whole lease, makes due
+what the dead left, and looks after what is its own: runs that the store calls its own and that it does not know, newer
+generations, its death.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable, Sequence
+
+from perdure.core.silence import Silence
+from perdure.ports.store import WorkerRow
+from perdure.runtime.host import Host
+from perdure.runtime.registry import own_generation
+from perdure.runtime.storetime import StoreTime
+
+logger = logging.getLogger("perdure")
+
+DEFAULT_LEASE_S = 15.0
+
+RENEWALS = 3
+"""A lease is renewed so many times in its length."""
+
+MARGIN = 0.2
+"""The last part of a lease is not used: clocks of two machines run at slightly different rates, and what was begun
+has to reach the outside world."""
+
+
+class Membership:
+    """One engine among the workers of its store.
+
+    Args:
+        known: ids of runs that this engine has or is about to have.
+        due: something may be due now.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        lease_s: float,
+        schedules: Sequence[str],
+        *,
+        known: Callable[[], set[str]],
+        due: Callable[[], None],
+    ) -> None:
+        self._host = host
+        self._lease_s = lease_s
+        self._schedules = tuple(schedules)
+        self._interval_s = lease_s / RENEWALS
+        self._known, self._due = known, due
+        self._silence = Silence(lease_s, self._interval_s)
+        self._unknown: set[str] = set()
+        self._since_us = host.system.now_us()
+        self._told: set[str] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    async def join(self) -> None:
+        """Register, and begin to beat. The host's lines are there."""
+        await self._register()
+        await self._note_generations()
+        self._task = self._host.loop.create_task(self._forever(), name="perdure-heart")
+
+    async def _register(self) -> None:
+        sent_s = self._host.system.steady_s()
+        await self._host.store.register(self._row())
+        self._renewed(sent_s)
+
+    def _row(self) -> WorkerRow:
+        host = self._host
+        now_us = host.system.now_us()
+        return WorkerRow(
+            host.worker,
+            socket.gethostname(),
+            os.getpid(),
+            self._since_us,
+            host.serving,
+            host.options.build,
+            self._schedules,
+            seen_us=now_us,
+        )
+
+    def _renewed(self, sent_s: float) -> None:
+        self._host.lease.renewed(sent_s + self._lease_s * (1 - MARGIN))
+
+    def cancel(self) -> None:
+        """Beat no more, at once; what waits for a renewal is lost."""
+        if self._task is not None:
+            self._task.cancel()
+        self._host.lease.end()
+
+    async def leave(self) -> None:
+        """Beat no more, and take this worker's row away: nobody has to wait for its lease to end."""
+        host = self._host
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+        try:
+            await host.store.retire(host.worker)
+            await host.store.take_over(host.system.now_us())
+        except Exception as error:  # the others find out by themselves
+            logger.warning("worker %s could not take leave: %s", host.worker, error)
+        host.lease.end()
+
+    async def _forever(self) -> None:
+        wait_s = self._interval_s
+        while True:
+            await asyncio.sleep(wait_s)
+            try:
+                await self._beat()
+                wait_s = self._interval_s
+            except Exception as error:
+                logger.warning("worker %s could not renew its lease: %s", self._host.worker, error)
+                wait_s = self._interval_s / 4
+
+    async def _beat(self) -> None:
+        host = self._host
+        sent_s, now_us = host.system.steady_s(), host.system.now_us()
+        if not await host.store.renew(host.worker, now_us, draining=host.draining):
+            await self._begin_anew()
+            return
+        self._renewed(sent_s)
+        if isinstance(host.system, StoreTime):
+            await host.system.ask(host.store)
+        await self._note_generations()
+        await self._look_at_others(sent_s)
+        if await host.store.take_over(now_us):
+            self._due()
+        await self._look_for_unknown()
+
+    async def _begin_anew(self) -> None:
+        """This worker was found dead: what it had is others' by now, and it goes on as another [R-3]."""
+        host = self._host
+        former, host.worker = host.worker, host.system.worker_id()
+        count = host.disown()
+        logger.warning(
+            "worker %s was found dead by another, or its row is gone: was it paused for long? Its %d runs are others' "
+            "now; it goes on as worker %s",
+            former,
+            count,
+            host.worker,
+        )
+        self._silence = Silence(self._lease_s, self._interval_s)
+        self._unknown.clear()
+        while True:
+            try:
+                await self._register()
+                break
+            except Exception as error:
+                logger.warning("worker %s could not register: %s", host.worker, error)
+                await asyncio.sleep(self._interval_s / 4)
+        self._due()
+
+    async def _look_at_others(self, sent_s: float) -> None:
+        host = self._host
+        rows = await host.store.workers()
+        others = {row.id: row for row in rows if not row.dead and row.id != host.worker}
+        for silent in self._silence.heard({id: row.beat for id, row in others.items()}, sent_s):
+            row = others[silent]
+            if await host.store.bury(silent, row.beat):
+                logger.warning(
+                    "worker %s (process %d on %s) has been silent for %g s: it is dead, and its %d runs are due",
+                    silent,
+                    row.process,
+                    row.host,
+                    self._lease_s,
+                    row.runs,
+                )
+        host.newer = frozenset(
+            line.id
+            for line in host.lines.values()
+            if any(row.serves.get(line.id, 0) > line.generation and not row.draining for row in others.values())
+        )
+        await self._ask_anew(list(others.values()))
+
+    async def _ask_anew(self, others: Sequence[WorkerRow]) -> None:
+        """Runs that a worker of an older generation cannot go on with are asked again here [D-2]."""
+        host = self._host
+        older = [
+            line
+            for line in host.lines.values()
+            if any(row.serves.get(line.id, line.generation) < line.generation for row in others)
+        ]
+        for line in older:
+            if await host.store.wake_invalid(line.id, line.generation, None, host.system.now_us()):
+                self._due()
+
+    async def _look_for_unknown(self) -> None:
+        """Runs picked by a statement whose answer was lost are nobody's: they are due again [R-16]."""
+        host = self._host
+        before = self._known()
+        owned = await host.store.owned(host.worker)
+        unknown = set(owned) - before - self._known()
+        lost = sorted(unknown & self._unknown)
+        self._unknown = unknown
+        if lost:
+            logger.warning("%d runs are this worker's without its knowledge; they are due again", len(lost))
+            await host.store.unpick(host.worker, lost, host.system.now_us())
+            self._due()
+
+    async def _note_generations(self) -> None:
+        """Learn which generations there are; a rollback may have made this worker's own the newest again [D-4, D-5]."""
+        host = self._host
+        host.newest = await host.store.generations()
+        moved = False
+        for line in host.lines.values():
+            newest = host.newest.get(line.id, 0)
+            if newest <= line.generation:
+                continue
+            own = await own_generation(host.store, line.id, line.topology.digest)
+            if own > line.generation:
+                line.generation, moved = own, True
+            if own < newest and line.id not in self._told:
+                self._told.add(line.id)
+                logger.warning(
+                    "pipeline %r: generation %d is deployed by now, and this worker has %d: it serves only runs that "
+                    "no newer generation advanced",
+                    line.id,
+                    newest,
+                    own,
+                )
+        if moved:
+            await host.store.register(self._row())
+            self._due()
