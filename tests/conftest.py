@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +31,14 @@ def note(request: pytest.FixtureRequest) -> Callable[[str], None]:
         request.node.user_properties.append(("note", text))
 
     return add
+
+
+@pytest.fixture
+def files_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Temporary files lie in memory, where the machine has a place for that: for logic, not for what a disk does."""
+    place = Path("/dev/shm")
+    if place.is_dir() and os.access(place, os.W_OK):
+        monkeypatch.setattr(tempfile, "tempdir", str(place))
 
 
 @pytest.fixture(scope="session")

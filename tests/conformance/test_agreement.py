@@ -522,6 +522,7 @@ def _with_postgres(server: PostgresServer) -> type[Agreement]:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("files_in_memory")
 def test_agreement() -> None:
     run_state_machine_as_test(WithSqlite, settings=settings(SETTINGS, max_examples=50, derandomize=True))
 

@@ -30,7 +30,9 @@ PARTS = 8
 
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("on", PLACES)
-def test_every_scenario(on: On, part: int) -> None:
+def test_every_scenario(on: On, part: int, request: pytest.FixtureRequest) -> None:
+    if part:  # the first is on a disk as users have it
+        request.getfixturevalue("files_in_memory")
     chosen = SCENARIOS[part::PARTS]
     report = run_scenarios(chosen, on)
     assert report.difference is None, str(report.difference)
