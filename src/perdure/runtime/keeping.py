@@ -17,7 +17,7 @@ FIRST_S = 60.0
 """The first look comes within this time of the start, at a moment of chance: engines start together."""
 
 LEAST_S, MOST_S = 60.0, 3600.0
-"""Bounds of the time from one look to the next, which is a tenth of the age."""
+"""Bounds of the time from one look to the next, which is about a tenth of the age."""
 
 
 class Keeper:
@@ -63,11 +63,11 @@ class Keeper:
                 if str(error) != self._problem:  # an archive that is gone is not named every hour
                     logger.warning("runs that ended long ago could not be removed: %s", error)
                 self._problem = str(error)
-            delay_s = min(max(self._age_us / 1e6 / 10, LEAST_S), MOST_S)
+            delay_s = min(max(self._age_us / 1e6 / 10, LEAST_S), MOST_S) * (0.75 + 0.5 * self._system.chance())
 
     async def _look(self) -> None:
         now_us = self._system.now_us()
-        if not await self._store.count_ended(now_us - self._age_us):
+        if not await self._store.ended_runs(now_us - self._age_us, 1):
             return
         if self._open_archive is None:
             await self._gc(now_us, None)
