@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from urllib.parse import quote
 NOBODY = 65534
 SECRET = "open sesame"
 _HBA = """
-local all careful scram-sha-256
+local all careful,wary scram-sha-256
 local all all trust
 """
 
@@ -76,6 +77,22 @@ class PostgresServer:
     def stop(self, mode: str = "immediate") -> None:
         """Stop it; `immediate` is as good as a kill."""
         self._run("pg_ctl", "-D", str(self.data), "-w", "-t", "60", "-m", mode, "stop")
+
+    def kill(self) -> None:
+        """Kill its first process, as the system does when memory is short; the others end by themselves."""
+        os.kill(int((self.data / "postmaster.pid").read_text().split()[0]), signal.SIGKILL)
+
+    def keep(self) -> None:
+        """Copy its data. It has to be stopped."""
+        self._copy(self.data, self.folder / "kept")
+
+    def lose(self) -> None:
+        """Go back to the data that were kept. It has to be stopped."""
+        shutil.rmtree(self.data)
+        self._copy(self.folder / "kept", self.data)
+
+    def _copy(self, old: Path, new: Path) -> None:
+        subprocess.run(["cp", "-a", str(old), str(new)], check=True, **as_nobody())
 
     def remove(self) -> None:
         """Stop it, and remove all it had."""

@@ -281,9 +281,11 @@ class Agreement(RuleBasedStateMachine):
     # --- index rows
 
     @precondition(lambda self: bool(self.drafts))
-    @rule(pick=PICK, state=STATES, behind=st.booleans())
-    def sets_the_index(self, pick: int, state: IndexState, behind: bool) -> None:
+    @rule(pick=PICK, state=STATES, behind=st.booleans(), known=st.booleans())
+    def sets_the_index(self, pick: int, state: IndexState, behind: bool, known: bool) -> None:
         draft = self.draft(pick)
+        if known:
+            state = replace(state, tail_hash=draft.rows[-1].hash)
         tail = draft.rows[0].first_seq if behind else draft.tail
         memory, other = self.numbers[draft.run_id]
         self.both(lambda store: store.set_index(memory if store is self.memory else other, state, tail))

@@ -42,6 +42,12 @@ def test_sqlite_paths(url: str, path: str) -> None:
             True,
             "postgresql://db/x?sslmode=require",
         ),
+        (  # as libpq reads them
+            "postgresql://db/x?options=-c%20a%3D1&application_name=a+b",
+            "perdure",
+            False,
+            "postgresql://db/x?options=-c%20a%3D1&application_name=a%2Bb",
+        ),
     ],
 )
 def test_postgres_places(url: str, schema: str, pooler: bool, conninfo: str) -> None:

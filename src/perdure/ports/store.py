@@ -141,8 +141,9 @@ class Store(Protocol):
     def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool | WaitCycle]:
         """Write an index state without facts (an owner lets go, a run is judged invalid); same group commit.
 
-        Resolves to False, and writes nothing, if the row is gone or the run's last journal row does not begin at
-        `tail_seq`: whoever appended since must be read first. To `WaitCycle`, likewise, if the run would wait in a
+        Resolves to False, and writes nothing, if the row is gone, or the run's last journal row does not begin at
+        `tail_seq` or has another hash than `state.tail_hash`, if that is given: whoever appended since, or a history
+        whose end was lost [J-2], must be read first. To `WaitCycle`, likewise, if the run would wait in a
         circle. Clears `attention`.
         """
         ...

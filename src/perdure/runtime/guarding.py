@@ -106,7 +106,7 @@ async def _due_later(host: Host, run_id: str, until_us: int) -> int | None:
     due_us = None if state.due_us is None else max(state.due_us, until_us)
     if state.awaits and state.status == "ready":  # it looks again then, and registers anew
         due_us = until_us
-    later = msgspec.structs.replace(state, due_us=due_us, awaits=(), need=0, at_us=0)
+    later = msgspec.structs.replace(state, due_us=due_us, awaits=(), need=0, at_us=0, tail_hash=p.row_hash)
     if not await host.store.set_index(p.locator, later, p.row_seq):
         raise _TailMoved
     return due_us

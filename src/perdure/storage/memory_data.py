@@ -188,6 +188,8 @@ class MemoryData:
         run = self._runs.get(locator)
         if run is None or run.state is None or run.rows[-1].first_seq != tail_seq:
             return False
+        if state.tail_hash not in (b"", run.rows[-1].hash):
+            return False
         if self._closes_a_circle(run, state):
             return WaitCycle()
         self.set_state(run, state)

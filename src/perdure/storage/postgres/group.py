@@ -128,7 +128,10 @@ INSERT_RUN = f"""
 INSERT_FIRST = f"INSERT INTO @journal ({NEXT_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s)"
 UPDATE_STATE = f"UPDATE @run SET {STATE_ASSIGNMENTS} WHERE n = %s"
 UPDATE_END = f"UPDATE @run SET {STATE_ASSIGNMENTS}, ended_us = %s, slot_held = slot_held AND slot_once WHERE n = %s"
-_AT_TAIL = "n = %s AND %s = coalesce((SELECT max(first_seq) FROM @journal WHERE run = n), 0)"
+_AT_TAIL = """
+    n = %s AND %s = coalesce((SELECT max(first_seq) FROM @journal WHERE run = n), 0)
+    AND %s IN ('', (SELECT hash FROM @journal WHERE run = n ORDER BY first_seq DESC LIMIT 1))
+"""
 UPDATE_IF_AT_TAIL = f"UPDATE @run SET {STATE_ASSIGNMENTS} WHERE {_AT_TAIL} AND {ALIVE}"
 ID_AT_TAIL = f"SELECT id FROM @run WHERE {_AT_TAIL}"
 FLAG_OWNED = "UPDATE @run SET attention = true WHERE n = %s AND worker IS NOT NULL"
@@ -316,11 +319,12 @@ async def _apply(session: Session, entry: Entry) -> EntryResult:
 
 
 async def _set_index(session: Session, entry: SetIndex) -> bool | WaitCycle:
+    tail = (entry.locator, entry.tail_seq, entry.state.tail_hash)
     if entry.state.awaits:
-        known = await session.one(ID_AT_TAIL, (entry.locator, entry.tail_seq))
+        known = await session.one(ID_AT_TAIL, tail)
         if known is not None and await _closes_a_circle(session, known[0], entry.state):
             return WaitCycle()
-    values = (*state_values(entry.state), entry.locator, entry.tail_seq, session.worker, session.worker)
+    values = (*state_values(entry.state), *tail, session.worker, session.worker)
     if await session.run(UPDATE_IF_AT_TAIL, values) != 1:
         return False
     await awaits.register(session, entry.locator, entry.state, checked=True)

@@ -65,6 +65,7 @@ class Listener:
                 else:
                     await self._poll(self._session)
             except Exception:
+                self._up.set()  # nobody waits for it: other ways lead to progress
                 if not self._over:
                     await asyncio.sleep(RETRY_S)  # whoever writes or reads meets the same trouble and says so
             finally:

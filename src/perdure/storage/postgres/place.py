@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
@@ -40,9 +40,9 @@ class Place(msgspec.Struct, frozen=True):
             InvalidArgument: the schema is no plain name, or the pooler of another kind.
         """
         parts = urlsplit(url)
-        options = parse_qsl(parts.query, keep_blank_values=True)
+        options = parse_qsl(parts.query.replace("+", "%2B"), keep_blank_values=True)  # to libpq a plus is a plus
         own = dict(pair for pair in options if pair[0] in ("schema", "pooler"))
-        rest = urlencode([pair for pair in options if pair[0] not in own])
+        rest = urlencode([pair for pair in options if pair[0] not in own], quote_via=quote)
         schema, pooler = own.get("schema", DEFAULT_SCHEMA), own.get("pooler", "none")
         if not _NAME.fullmatch(schema) or schema.startswith("pg_") or schema in ("public", "information_schema"):
             raise InvalidArgument(

@@ -8,11 +8,10 @@ from typing import Any, TypeVar
 
 from perdure.errors import InvalidArgument, PerdureError, StoreUnavailable, StoreUnusable
 from perdure.storage.postgres.place import Place
-from perdure.storage.postgres.session import Session, error_kind, explained
+from perdure.storage.postgres.session import MAX_READERS, Session, TooManyConnections, error_kind, explained
 
 T = TypeVar("T")
 
-MAX_READERS = 4
 ATTEMPTS = 3
 """A connection that was lost while idle is found out by its next query: another one is tried."""
 
@@ -26,6 +25,8 @@ class Readers:
         self._busy: set[Session] = set()
         self._room = asyncio.Semaphore(MAX_READERS)
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._freed = asyncio.Event()
+        self._coming = 0
         self._over = False
 
     async def read(self, query: Callable[[Session], Awaitable[T]]) -> T:
@@ -77,7 +78,7 @@ class Readers:
         raise AssertionError("unreachable")
 
     async def _attempt(self, query: Callable[[Session], Awaitable[T]]) -> T:
-        session = self._idle.pop() if self._idle else await Session.connect(self._place)
+        session = await self._session()
         self._busy.add(session)
         try:
             if self._over:
@@ -85,7 +86,25 @@ class Readers:
             return await query(session)
         finally:
             self._busy.discard(session)
+            self._freed.set()
             if self._over or session.lost:
                 session.drop()
             else:
                 self._idle.append(session)
+
+    async def _session(self) -> Session:
+        """One that is free, or a new one; where the server admits no more, the next that becomes free."""
+        while not self._idle:
+            self._coming += 1
+            try:
+                return await Session.connect(self._place)
+            except TooManyConnections:
+                self._freed.set()  # who waits for this one tries, too
+                if not self._busy and not self._idle and self._coming == 1:
+                    raise
+            finally:
+                self._coming -= 1
+            if not self._idle:
+                self._freed.clear()
+                await self._freed.wait()
+        return self._idle.pop()

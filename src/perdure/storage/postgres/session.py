@@ -23,6 +23,8 @@ Values: TypeAlias = "Sequence[Value] | Mapping[str, Value]"
 
 ErrorKind: TypeAlias = Literal["again", "passing", "fatal", "data"]
 
+MAX_READERS = 4
+"""Connections that a store reads with, at most."""
 CONNECT_S = 10
 """How long a server may take to answer at all."""
 
@@ -36,12 +38,13 @@ _LIVELINESS = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
-    "client_encoding": "UTF8",
 }
 _OPTIONS = (  # a pooler passes none of these on
     "-c plan_cache_mode=force_generic_plan -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 "
-    "-c tcp_keepalives_count=3"
+    "-c tcp_keepalives_count=3 -c search_path=pg_catalog -c idle_in_transaction_session_timeout=10s"
 )
+"""Of a role's own settings these are not taken: its search path could put other functions before the server's, and a
+process that is paused in a transaction must not hold others up for longer than this."""
 
 _AGAIN = frozenset({"40001", "40P01", "23505"})
 """Serialization failure, deadlock, and a unique key that two groups took at once: the same again meets neither."""
@@ -68,6 +71,10 @@ def error_kind(error: BaseException) -> ErrorKind:
         if state[:2] in _DATA:
             return "data"
     return "passing"
+
+
+class TooManyConnections(StoreUnavailable):
+    """The server, the database or the role admits no more connections just now."""
 
 
 class Statements(Protocol):
@@ -131,7 +138,7 @@ class Session:
             return cls(kept, place)
         try:
             given = conninfo_to_dict(place.conninfo)
-            settings: dict[str, Any] = {**_LIVELINESS, **given}
+            settings: dict[str, Any] = {**_LIVELINESS, **given, "client_encoding": "UTF8"}
             if not place.pooler:
                 settings["options"] = f"{_OPTIONS} {given.get('options') or ''}"
             con = await psycopg.AsyncConnection.connect(
@@ -264,7 +271,13 @@ def explained(error: BaseException, place: Place) -> str:
         return f"{place.shown} has become read-only: a replica, or a setting"
     if isinstance(error, psycopg.errors.DiskFull):
         return f"the disk of {place.shown} is full; free some space, nothing is lost"
-    return f"{place.shown}: {' '.join(str(error).split())}"
+    if isinstance(error, psycopg.errors.QueryCanceled):
+        return f"{place.shown}: {_plain(error)}; is statement_timeout set for this role, or did somebody cancel it?"
+    return f"{place.shown}: {_plain(error)}"
+
+
+def _plain(error: BaseException) -> str:
+    return " ".join(str(error).split())
 
 
 _REFUSALS = (
@@ -279,10 +292,18 @@ _REFUSALS = (
 )
 
 
+_FULL = ("too many connections", "too many clients", "connection slots are reserved", "no more connections allowed")
+
+
 def _why_no_connection(error: Exception, place: Place) -> StoreUnavailable:
     # libpq gives no code for what happens while it connects, only the server's words
-    text = " ".join(str(error).split()).replace(place.conninfo, "the URL")  # which may have the password in it
+    text = _plain(error).replace(place.conninfo, "the URL")  # which may have the password in it
     for words, hint in _REFUSALS:
         if words in text and "No such file" not in text:
             return StoreUnusable(f"{place.shown}: {hint} ({text})")
+    if any(words in text for words in _FULL):
+        return TooManyConnections(
+            f"{place.shown} admits no more connections; a process needs one to write, one to listen, and one to "
+            f"{MAX_READERS} to read ({text})"
+        )
     return StoreUnavailable(f"{place.shown} cannot be reached: {text}")

@@ -109,7 +109,10 @@ INSERT_MANY = {rows: _insert_many(rows) for rows in (64, 32, 16, 8, 4)}
 INSERTED = "SELECT run, append_id FROM journal WHERE rowid > ? AND rowid <= ?"
 UPDATE_STATE = f"UPDATE run SET {STATE_ASSIGNMENTS} WHERE n = ?"
 UPDATE_END = f"UPDATE run SET {STATE_ASSIGNMENTS}, ended_us = ?, slot_held = slot_held AND slot_once WHERE n = ?"
-_AT_TAIL = "n = ? AND ? = ifnull((SELECT max(first_seq) FROM journal WHERE run = n), 0)"
+_AT_TAIL = (
+    "n = ? AND ? = ifnull((SELECT max(first_seq) FROM journal WHERE run = n), 0) "
+    "AND ? IN (x'', (SELECT hash FROM journal WHERE run = n ORDER BY first_seq DESC LIMIT 1))"
+)
 UPDATE_IF_AT_TAIL = f"UPDATE run SET {STATE_ASSIGNMENTS} WHERE {_AT_TAIL}"
 ID_AT_TAIL = f"SELECT id FROM run WHERE {_AT_TAIL}"
 FLAG_OWNED = "UPDATE run SET attention = 1 WHERE n = ? AND worker IS NOT NULL"
@@ -247,11 +250,12 @@ def _apply(cursor: sqlite3.Cursor, entry: Entry) -> EntryResult:
 
 
 def _set_index(cursor: sqlite3.Cursor, entry: SetIndex) -> bool | WaitCycle:
+    tail = (entry.locator, entry.tail_seq, entry.state.tail_hash)
     if entry.state.awaits:
-        known = one(cursor.connection, ID_AT_TAIL, (entry.locator, entry.tail_seq))
+        known = one(cursor.connection, ID_AT_TAIL, tail)
         if known is not None and _closes_a_circle(cursor.connection, known[0], entry.state):
             return WaitCycle()
-    cursor.execute(UPDATE_IF_AT_TAIL, (*state_values(entry.state), entry.locator, entry.tail_seq))
+    cursor.execute(UPDATE_IF_AT_TAIL, (*state_values(entry.state), *tail))
     if cursor.rowcount != 1:
         return False
     register(cursor, entry.locator, entry.state, checked=True)

@@ -144,7 +144,8 @@ async def outside_facts_without_a_state_call_the_owner_too(lab: Lab) -> None:
 
 @check
 async def state_without_facts_needs_the_tail(lab: Lab) -> None:
-    """`set_index` writes only if nobody appended since the caller read: no outside fact is overlooked [R-16]."""
+    """`set_index` writes only if nobody appended since the caller read: no outside fact is overlooked [R-16]; nor where
+    a server lost its last rows, and others stand there now [J-2]."""
     store = await lab.engine()
     draft = await claimed(store, "run-1")
     before = draft.tail
@@ -152,6 +153,12 @@ async def state_without_facts_needs_the_tail(lab: Lab) -> None:
     expect(await store.set_index(draft.locator, BACKOFF, before), False, "behind the tail")
     expect((await loaded(store, draft)).row.state, owned(), "state")
     expect(list(await store.attention("w1")), ["run-1"], "attention")
+    another = replace(BACKOFF, tail_hash=bytes(32))
+    expect(await store.set_index(draft.locator, another, draft.tail), False, "another history")
+    expect((await loaded(store, draft)).row.state, owned(), "state")
+    known = replace(BACKOFF, tail_hash=draft.rows[-1].hash)
+    expect(await store.set_index(draft.locator, known, draft.tail), True, "at the tail of this history")
+    expect((await loaded(store, draft)).row.state, known, "state")
     expect(await store.set_index(draft.locator, BACKOFF, draft.tail), True, "at the tail")
     expect((await loaded(store, draft)).row.state, BACKOFF, "state")
     expect(list(await store.attention("w1")), [], "attention")
