@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from perdure.cli.exits import Exit
+from perdure.runtime.retention import Archiver
+from perdure.storage.archives.folder import FolderArchive
+from perdure.storage.memory import MemoryStore
 from tests.cli.harness import Cli, record, records
+from tests.runtime.archives import ended_runs, fill
 
 
 def ids(folder: Path) -> list[str]:
@@ -34,6 +39,7 @@ def test_archive_list_and_restore(shop: Path, cli: Cli) -> None:
     answer = cli("restore", "old", "--run", run)
     assert answer.out.splitlines()[0].startswith("1 run restored of 1 run, ")
     assert answer.out.splitlines()[1] == "look at them with --store sqlite:///restored.db"
+    assert cli("restore", "old", "--run", run[:-1], "--dry-run").out.startswith("all good: 1 run, ")
     shown = cli("show", run, "--store", "sqlite:///restored.db", "--json").json()
     assert (shown["run_id"], shown["pipeline"]) == (run, "job")
     assert cli("journal", run, "--store", "sqlite:///restored.db", "--json").json_lines()[0]["fact"] == "RunSubmitted"
@@ -104,4 +110,27 @@ def test_wrong_uses_say_what_to_do(shop: Path, cli: Cli) -> None:
         assert words in answer.err, arguments
         assert answer.out == ""
     assert not list(shop.glob("restored*"))
-    assert cli("list", "--json").json()["counts"] != {}
+
+
+def test_a_run_is_named_by_its_beginning(folder: Path, cli: Cli) -> None:
+    """As everywhere: six characters are enough where they fit one run alone."""
+    runs = ended_runs()
+
+    async def archived() -> None:
+        store = MemoryStore()
+        await store.open(owner=None)
+        await fill(store)
+        archive = FolderArchive(folder / "old")
+        await archive.open(create=True)
+        async for _ in Archiver(store, archive, "shop").parts(10**18, 3):
+            pass
+
+    asyncio.run(archived())
+    found = ids(folder / "old")
+    assert sorted(found) == sorted(run.row.run.run_id for run in runs[:3])
+    assert len({run_id[:6] for run_id in found}) == 1
+    answer = cli("restore", "old", "--run", found[0][:6])
+    assert (answer.code, found[1] in answer.err) == (Exit.USAGE, True)
+    assert "more than one run begins with" in answer.err
+    assert cli("restore", "old", "--run", found[0][:5]).code == Exit.NOT_FOUND
+    assert cli("restore", "old", "--run", found[0][:-1]).out.startswith("1 run restored of 1 run, ")

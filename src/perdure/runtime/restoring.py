@@ -61,6 +61,16 @@ async def restore(
     return reader.report()
 
 
+async def ids_from(archive: Archive, beginning: str) -> list[str]:
+    """The ids of an archive that begin so, as its lists tell."""
+    found: set[str] = set()
+    parts = await _parts(archive)
+    for start in range(0, len(parts), _AT_ONCE):
+        for ids in await asyncio.gather(*[_ids(archive, name) for name in parts[start : start + _AT_ONCE]]):
+            found.update(run_id for run_id in ids or () if run_id.startswith(beginning))
+    return sorted(found)
+
+
 async def _likely(archive: Archive, parts: Sequence[PartName], run_id: str) -> AsyncIterator[tuple[PartName, int]]:
     """Parts that have the run, as their lists of ids say, newest first; then those whose list is lost or damaged."""
     unknown: list[PartName] = []

@@ -15,6 +15,7 @@ from perdure.cli.options import JsonOption
 from perdure.cli.output import Output
 from perdure.cli.problems import Problem, refuse
 from perdure.cli.retention import opened
+from perdure.cli.runids import SHORTEST
 from perdure.cli.settings import Setting
 from perdure.cli.tables import Cell, Table
 from perdure.cli.text import count
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
 
 def restore(
     place: Annotated[str, typer.Argument(metavar="DEST", help="The archive: a folder or URL.", show_default=False)],
-    run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="The run of this id.")] = None,
+    run: Annotated[
+        str | None,
+        typer.Option("--run", metavar="RUN", help="The run of this id, or of its first 6 or more characters."),
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All runs.")] = False,
     since: Annotated[
         str | None, typer.Option("--since", metavar="TIME", help="Runs that ended from then on; a time, or like 30d.")
@@ -59,9 +63,10 @@ def restore(
         None if since is None else parse_past_us(since, "--since", now),
         None if until is None else parse_past_us(until, "--until", now),
     )
+    if dry_run and to is not None:
+        refuse("--dry-run writes nothing, and --to says where to", "give the one or the other")
+    run = asyncio.run(_reached(place, run, now))  # before a store is made for it
     if dry_run:
-        if to is not None:
-            refuse("--dry-run writes nothing, and --to says where to", "give the one or the other")
         return _say(asyncio.run(_read(place, run, bounds, now, out)), None, out)
     url = _new_file() if to is None else store_url(Setting(to, "--to"))
 
@@ -77,17 +82,27 @@ def restore(
                 )
         return _say(report, url, out)
 
-    asyncio.run(_reachable(place, run, now))  # before a store is made for it
     return with_client(Place(None, url), work, creates=True)
 
 
-async def _reachable(place: str, run: str | None, now: int) -> None:
-    """The archive can be read, and the one run that is asked for is in it."""
-    if run is not None:
-        await _read(place, run, (None, None), now, Output(json=True))
-        return
-    async with opened(place, create=False):
-        pass
+async def _reached(place: str, run: str | None, now: int) -> str | None:
+    """The whole id of the run that is asked for; the archive can be read, and has it."""
+    from perdure.runtime.restoring import ids_from, restore
+
+    async with opened(place, create=False) as archive:
+        if run is None:
+            return None
+        try:
+            await restore(archive, None, run_id=run, since_us=None, until_us=None, now_us=now, progress=None)
+            return run
+        except NotFound as error:
+            found = await ids_from(archive, run) if len(run) >= SHORTEST else []
+            if len(found) > 1:
+                refuse(f"more than one run begins with {run!r}", f"give more of the id: {', '.join(found[:3])}")
+            if not found:
+                hint = "`perdure archive --list` shows when the runs of each part ended"
+                raise Problem(str(error), hint, Exit.NOT_FOUND) from error
+            return found[0]
 
 
 async def _read(
@@ -97,13 +112,9 @@ async def _read(
 
     async with opened(place, create=False) as archive:
         with out.progress("reading") as advance:
-            try:
-                return await restore(
-                    archive, None, run_id=run, since_us=bounds[0], until_us=bounds[1], now_us=now, progress=advance
-                )
-            except NotFound as error:
-                hint = "the whole id is needed; `perdure archive --list` shows when the runs of each part ended"
-                raise Problem(str(error), hint, Exit.NOT_FOUND) from error
+            return await restore(
+                archive, None, run_id=run, since_us=bounds[0], until_us=bounds[1], now_us=now, progress=advance
+            )
 
 
 def _new_file() -> str:
