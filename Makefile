@@ -63,6 +63,10 @@ docs: env ## run every code block of README.md and docs
 deep: env servers ## the long runs that are too slow for every change
 	@$(PYTEST) -m deep --timeout 7200
 
+.PHONY: chaos
+chaos: env ## five minutes of killed workers, a restarted server and deployments, under 10,000 runs; SEED=n
+	@$(PY) -m tests.chaos $(if $(SEED),--seed $(SEED))
+
 .PHONY: bench
 bench: bench-env ## measure perdure, raw SQLite and a peer side by side; writes benchmarks/RESULTS.md
 	@$(PY) -m benchmarks compare
