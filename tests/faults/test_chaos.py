@@ -21,4 +21,4 @@ def test_everything_ends_once_whatever_happens(tmp_path: Path) -> None:
     assert verdict.problems == [], report(chaos, verdict)
     assert chaos.restarts
     assert chaos.crew.did["deployments"]
-    assert verdict.lost
+    assert verdict.claims > plan.runs
