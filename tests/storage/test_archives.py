@@ -91,6 +91,20 @@ def a_file(folder: Path) -> Path:
     return folder / "file"
 
 
+async def test_what_killed_processes_left_half_written_is_removed_in_time(tmp_path: Path) -> None:
+    """R-9: after a day, by whoever writes there next; nothing else is, and no reader does it."""
+    old, young, other = tmp_path / ".part-1.0123abcd", tmp_path / ".part-2.0123abcd", tmp_path / ".hidden"
+    for path in (old, young, other):
+        path.write_bytes(b"half")
+        os.utime(path, (1, 1))
+    os.utime(young)
+    await opened(tmp_path, create=False)
+    assert old.exists()
+    archive = await opened(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == [other.name, young.name]
+    assert await archive.names() == []
+
+
 BAD: list[tuple[Callable[[Path], Path], str]] = [
     (a_file, "Not a directory"),
     (lambda folder: a_file(folder) / "below", "Not a directory"),

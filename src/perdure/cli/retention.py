@@ -73,13 +73,14 @@ def collect(
 
         async def gc(archive: Archive | None) -> GcReport:
             with out.progress("removing" if archive is None else "archiving") as advance:
+                total = None if dry_run else _total(await client.gc(age, dry_run=True), limit)
                 return await client.gc(
                     age,
                     limit=limit,
                     dry_run=dry_run,
                     archive=archive,
                     label=name,
-                    progress=lambda done: advance(done, limit),
+                    progress=lambda done: advance(done, total),
                 )
 
         if to is None or dry_run:
@@ -93,6 +94,10 @@ def collect(
     return with_client(place, work)
 
 
+def _total(report: GcReport, limit: int | None) -> int:
+    return report.remaining if limit is None else min(limit, report.remaining)
+
+
 def _say(report: GcReport, out: Output, limit: int | None, dry_run: bool, *, archived: bool) -> None:
     if out.json:
         found = {"removed": report.removed, "bytes": report.bytes, "remaining": report.remaining, "dry_run": dry_run}
@@ -100,8 +105,7 @@ def _say(report: GcReport, out: Output, limit: int | None, dry_run: bool, *, arc
         out.value({**found, "archived": report.archived, "parts": list(report.parts), "findings": findings})
         return
     if dry_run:
-        going = report.remaining if limit is None else min(limit, report.remaining)
-        out.line(f"{count(going, 'run')} would be {'archived and ' if archived else ''}removed")
+        out.line(f"{count(_total(report, limit), 'run')} would be {'archived and ' if archived else ''}removed")
         return
     if report.findings:
         table = Table(["run", "stays, because"])

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import errno
 import os
+import re
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -15,6 +17,8 @@ from perdure.errors import ArchiveUnavailable
 
 T = TypeVar("T")
 
+_DRAFT = re.compile(r"\..+\.[0-9a-f]{8}")
+_STALE_S = 86_400
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
@@ -36,7 +40,10 @@ class FolderArchive:
             with contextlib.suppress(FileExistsError):
                 self.path.mkdir()
                 _sync_folder(self.path.parent)
-        os.scandir(self.path).close()
+        with os.scandir(self.path) as entries:
+            drafts = [entry for entry in entries if _DRAFT.fullmatch(entry.name)]
+        if create:
+            _sweep(drafts)
 
     async def names(self) -> Sequence[str]:
         return await self._do("cannot be listed", self._names)
@@ -72,6 +79,14 @@ class FolderArchive:
             return await asyncio.to_thread(work)
         except OSError as error:
             raise ArchiveUnavailable(f"the archive {self.path}: {problem}: {error.strerror or error}") from error
+
+
+def _sweep(drafts: Sequence[os.DirEntry[str]]) -> None:
+    """Remove what processes left that were killed while they wrote; no write takes so long."""
+    for draft in drafts:
+        with contextlib.suppress(FileNotFoundError):
+            if draft.stat().st_mtime < time.time() - _STALE_S:
+                os.unlink(draft.path)
 
 
 def _publish(draft: Path, path: Path) -> bool:
