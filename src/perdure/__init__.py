@@ -60,6 +60,7 @@ from perdure.runtime.operations import (
 )
 from perdure.runtime.run import Run
 from perdure.runtime.scheduling import ScheduleInfo
+from perdure.runtime.workforce import WorkerInfo, WorkerState
 from perdure.storage import open_archive
 
 __all__ = [
@@ -73,6 +74,8 @@ __all__ = [
     "Engine",
     "RunInfo",
     "RunFilter",
+    "WorkerInfo",
+    "WorkerState",
     "Event",
     "Observer",
     "Selector",

@@ -100,7 +100,7 @@ class App:
         self._payload_limit = _at_least_one("payload_limit", payload_limit)
         self._retry = retry
         self._timeout_s = None if timeout is None else _seconds("timeout", timeout)
-        self._drain_timeout_s = _seconds("drain_timeout", drain_timeout, zero=True)
+        self.drain_timeout_s = _seconds("drain_timeout", drain_timeout, zero=True)
         self._lease_s = _seconds("lease", lease)
         self._block_limit_s = _seconds("block_limit", block_limit)
         self._middleware = _functions("middleware", middleware)
@@ -195,7 +195,7 @@ class App:
             timeout_s=self._timeout_s,
             middleware=self._middleware,
             observers=(*self._observers, *_functions("observers", observers, plain=True)),
-            drain_timeout_s=self._drain_timeout_s
+            drain_timeout_s=self.drain_timeout_s
             if drain_timeout is None
             else _seconds("drain_timeout", drain_timeout, zero=True),
             schedules=self.schedules,

@@ -227,7 +227,11 @@ def test_a_deployment_is_checked_numbered_and_taken_back(edit: Path, cli: Cli) -
     assert "nothing was deployed" in refused.err
     assert again("deploy", "--force", "--actor", "ada").out == "job: generation 2 is current now\n"
     back = again("deploy", "--rollback", "1", "--pipeline", "job", "--json").json()
-    assert back == {"deployed": [{"pipeline": "job", "generation": 3, "new": True}], "engine": None}
+    assert back == {
+        "deployed": [{"pipeline": "job", "generation": 3, "new": True}],
+        "engine": None,
+        "superseded_workers": [],
+    }
     lines = again("deployments").out.splitlines()
     assert [line.split()[:2] for line in lines[1:]] == [["job", "1"], ["job", "2"], ["job", "3"]]
     assert lines[2].endswith("ada              removed work/v1") or "removed work/v1" in lines[2]

@@ -38,8 +38,8 @@ def test_list_as_json_has_the_documented_keys(shop: Path, cli: Cli) -> None:
     assert found["next"] is None
     runs = records(found["runs"])
     assert set(runs[0]) == {
-        "run_id", "pipeline", "tenant", "resource", "status", "step", "reason", "canceling", "generation", "worker",
-        "priority", "submitted_at", "due_at", "ended_at", "annotations",
+        "run_id", "pipeline", "tenant", "resource", "status", "step", "reason", "waits_for_worker", "canceling",
+        "generation", "worker", "priority", "submitted_at", "due_at", "ended_at", "annotations",
     }  # fmt: skip
 
 

@@ -26,11 +26,27 @@ WRONG: dict[str, list[Use]] = {
         ("run --concurrency 0", U, "'--concurrency'"),
         ("run --concurrency few", U, "'--concurrency'"),
         ("run --drain-timeout never", U, "--drain-timeout: 'never' is not a duration"),
+        ("run --lease 0", U, "--lease: '0' is too short for a lease"),
         ("run --store shop.db", U, "a SQLite file is sqlite:///shop.db"),
         ("run --store mysql://x", U, "no store is called 'mysql://x'"),
         ("run --store sqlite:///no/folder/x.db", S, "does not exist"),
         ("run --store sqlite:///text.db --until-idle", S, "is not a SQLite database"),
         ("run --store sqlite:///foreign.db --until-idle", S, "is a database of another program"),
+    ],
+    "worker": [
+        ("worker shop:app --app other:app", U, "two applications given"),
+        ("worker shop:app extra", U, "unexpected extra argument"),
+        ("worker --processes 0", U, "'--processes'"),
+        ("worker --processes many", U, "'--processes'"),
+        ("worker --concurrency 0", U, "'--concurrency'"),
+        ("worker --lease soon", U, "--lease: 'soon' is not a duration"),
+        ("worker --lease 100ms", U, "--lease: '100ms' is too short for a lease"),
+        ("worker --drain-timeout never", U, "--drain-timeout: 'never' is not a duration"),
+    ],
+    "workers": [
+        ("workers extra", U, "unexpected extra argument"),
+        ("workers --store shop.db", U, "a SQLite file is sqlite:///shop.db"),
+        ("workers --store memory://", U, "lives inside of one process"),
     ],
     "dev": [
         ("dev nowhere:app", U, "there is no module 'nowhere' here"),
@@ -274,7 +290,7 @@ WRONG: dict[str, list[Use]] = {
 }
 READS = ("list", "show last", "watch last", "explain last", "journal last", "verify", "cancel last", "hold last",
          "release last", "retry last", "resolve last --skip", "gc --older-than 1d", "check", "drain", "deployments",
-         "ledgers")  # fmt: skip
+         "ledgers", "workers")  # fmt: skip
 
 
 @pytest.fixture

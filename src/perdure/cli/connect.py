@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -94,6 +95,14 @@ def store_url(chosen: Setting) -> str:
     if text.startswith(SQLITE) and chosen.folder is not None and path and not path.startswith("/"):
         return f"{SQLITE}{chosen.folder / path}"
     return text
+
+
+def shown_url(url: str) -> str:
+    """The URL for people and logs: without the password that may be in it."""
+    if not url.startswith(("postgresql://", "postgres://")):
+        return url
+    hidden = re.sub(r"(?<=://)([^:/?]*):[^/?]*@", r"\1:***@", url, count=1)
+    return re.sub(r"(?<=[?&])(ssl)?password=[^&]*&?", "", hidden).rstrip("?&")
 
 
 def sqlite_path(url: str) -> Path | None:

@@ -6,7 +6,6 @@ Ctrl-C on the terminal reaches every process on it; these two leave it to their 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import traceback
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from perdure.cli.problems import Report, report
+from perdure.cli.stopping import leave_ctrl_c_to_the_parent
 from perdure.core.check import CheckReport
 
 if TYPE_CHECKING:
@@ -176,12 +176,6 @@ def _frames(error: BaseException) -> set[str]:
     return found
 
 
-def _leave_ctrl_c_to_the_parent() -> None:
-    signal.signal(signal.SIGINT, lambda _number, _frame: None)
-    if sys.platform != "win32":
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-
 if __name__ == "__main__":
-    _leave_ctrl_c_to_the_parent()
+    leave_ctrl_c_to_the_parent()
     sys.exit(main(sys.argv[1], msgspec.json.decode(sys.argv[2], type=Order)))

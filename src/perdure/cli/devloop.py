@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +21,7 @@ from perdure.cli.devtalk import Talk
 from perdure.cli.exits import Exit
 from perdure.cli.output import Output, is_terminal
 from perdure.cli.problems import Problem, Report
-from perdure.cli.stopping import STOPS, give_back, on_stop
+from perdure.cli.stopping import STOPS, ctrl_c_blocked, give_back, on_stop
 from perdure.cli.watching import Saves, Stamp, Watch, forget_compiled
 
 GRACE_S = 10.0
@@ -216,7 +214,7 @@ class _Developing:
 
     async def _look(self) -> Looked | None:
         """What the code of now means; None if a signal or another save made the question void."""
-        with _ctrl_c_blocked():
+        with ctrl_c_blocked():
             looking = await asyncio.create_subprocess_exec(*self._command("look"), stdout=asyncio.subprocess.PIPE)
         answer = asyncio.create_task(looking.communicate())
         answer.add_done_callback(lambda _: self._news.set())
@@ -246,7 +244,7 @@ class _Developing:
         passed = () if sys.platform == "win32" else (reader,)
         command = self._command("engine", *passed)
         try:
-            with _ctrl_c_blocked():
+            with ctrl_c_blocked():
                 self._engine = await asyncio.create_subprocess_exec(*command, pass_fds=passed)
         finally:
             os.close(reader)
@@ -293,16 +291,3 @@ def _kill(process: asyncio.subprocess.Process) -> None:
 def _died(code: int | None) -> Trouble:
     message = f"the process that imported the application ended with exit code {code}"
     return Trouble(Report("application", message, "", Exit.USAGE), broken=True)
-
-
-@contextmanager
-def _ctrl_c_blocked() -> Generator[None]:
-    """A child that starts meanwhile gets no Ctrl-C before it can tell that it leaves that to us."""
-    if sys.platform == "win32":
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 from perdure.cli import diagnosis
 from perdure.cli.commands.pipelines import held_line
 from perdure.cli.connect import sqlite_path, store_url
 from perdure.cli.diagnosis import Check
+from perdure.cli.examine_server import check_lacking, server_checks
 from perdure.cli.problems import Problem, report
 from perdure.cli.settings import setting
 from perdure.cli.target import LoadedApp, find_app
@@ -58,8 +60,10 @@ def _url(store: str | None, loaded: LoadedApp | None) -> str | None:
 def examine_store(url: str) -> list[Check]:
     """The place of a store, and the store itself."""
     path = sqlite_path(url)
-    if path is None:
+    if path is None and url.startswith("memory:"):
         return [Check("store", "ok", f"{url}: only its own process can look into it")]
+    if path is None:
+        return _content_checks(url, None)
     path = path.absolute()
     if not path.parent.is_dir():
         return [Check("store", "fail", f"the folder {path.parent} is missing", "make it, or name another file")]
@@ -79,12 +83,12 @@ def _place_checks(path: Path) -> list[Check]:
     return checks
 
 
-def _content_checks(url: str, path: Path) -> list[Check]:
+def _content_checks(url: str, path: Path | None) -> list[Check]:
     async def look() -> list[Check]:
         store = open_store(url)
         await store.open(owner=None)
         try:
-            return await _look_into(store, path)
+            return await (_look_at_server(store) if path is None else _look_into(store, path))
         finally:
             await store.close()
 
@@ -105,13 +109,27 @@ def _advice(error: PerdureError) -> str:
 async def _look_into(store: Store, path: Path) -> list[Check]:
     info = await store.info()
     found = f"{path}, schema {info.get('schema_version', '?')}, {size(int(info.get('size_bytes', 0)))}"
+    holder = holder_of(path)
+    alive = holder is not None and is_alive(holder)
+    overdue = await store.due(now_us() - OVERDUE_US, 1_000)
+    checks = [Check("store", "ok", found), *diagnosis.check_settings(info), check_owner(holder, alive=alive)]
+    return [*checks, *await _run_checks(store, info, len(overdue), alive=alive)]
+
+
+async def _look_at_server(store: Store) -> list[Check]:
+    info = await store.info()
+    checks, alive = await server_checks(store, info)
+    overdue = await store.due((await store.clock_us() or now_us()) - OVERDUE_US, 1_000)
+    runs = await _run_checks(store, info, len(overdue), alive=alive)
+    return [*checks, *runs, *await check_lacking(store, overdue)]
+
+
+async def _run_checks(store: Store, info: Mapping[str, str | int], overdue: int, *, alive: bool) -> list[Check]:
+    """Of runs, held pipelines and what removing left behind; the same in every store."""
+    checks: list[Check] = []
     counts: dict[str, int] = {}
     for (_, status), number in (await store.count_runs(RunFilter())).items():
         counts[status] = counts.get(status, 0) + number
-    overdue = len(await store.due(now_us() - OVERDUE_US, 1_000))
-    holder = holder_of(path)
-    alive = holder is not None and is_alive(holder)
-    checks = [Check("store", "ok", found), *diagnosis.check_settings(info), check_owner(holder, alive=alive)]
     if info.get("stray_runs"):
         advice = "`perdure gc --older-than 30d` collects what removing left behind; an engine rebuilds lost index rows"
         checks.append(Check("stray runs", "warn", str(info["stray_runs"]), advice))

@@ -43,6 +43,8 @@ from perdure.cli.commands import (
     verify,
     version,
     watch,
+    worker,
+    workers,
 )
 from perdure.cli.exits import MEANINGS, Exit
 from perdure.cli.problems import Report, one_line, report
@@ -51,7 +53,7 @@ Command: TypeAlias = Callable[..., int]
 
 COMMANDS: dict[str, dict[str, Command]] = {
     "Begin": {"init": init.init, "doctor": doctor.doctor, "version": version.version},
-    "Work": {"run": run.run, "dev": dev.dev, "submit": submit.submit, "send": send.send},
+    "Work": {"run": run.run, "worker": worker.worker, "dev": dev.dev, "submit": submit.submit, "send": send.send},
     "Look": {
         "list": listing.list_runs,
         "show": show.show,
@@ -60,6 +62,7 @@ COMMANDS: dict[str, dict[str, Command]] = {
         "journal": journal.journal,
         "verify": verify.verify,
         "schedules": schedules.schedules,
+        "workers": workers.workers,
     },
     "Evolve": {
         "check": check.check,

@@ -47,6 +47,14 @@ ActorOption: TypeAlias = Annotated[
     str | None, typer.Option("--actor", metavar="WHO", help="Who asks, for the journal; default: you, here.")
 ]
 NoteOption: TypeAlias = Annotated[str, typer.Option("--note", metavar="TEXT", help="Why, for the journal.")]
+LeaseOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--lease",
+        metavar="DURATION",
+        help="On a store of many workers: who is silent for so long is taken for dead; default: the application's.",
+    ),
+]
 TimeoutOption: TypeAlias = Annotated[
     str | None,
     typer.Option("--timeout", metavar="DURATION", help="Stop waiting after this long, with exit code 1."),

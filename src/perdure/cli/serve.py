@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from perdure.cli.connect import Place
+from perdure.cli.connect import Place, shown_url
 from perdure.cli.exits import Exit
 from perdure.cli.monitor import LogLines, Monitor, event_json
 from perdure.cli.output import Output, rich_table
@@ -22,6 +23,8 @@ from perdure.cli.times import iso_local, iso_utc, now_us
 from perdure.errors import StoreUnavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.live import Live
 
     from perdure.ports.observer import Event
@@ -33,6 +36,8 @@ REDRAW_S = 0.25
 COUNT_EVERY_S = 2.0
 STOPPED_AT_ONCE = 130
 STRAGGLERS_S = 1.0
+TELL_EVERY_S = 0.5
+AT_ONCE = b"!"
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ class Limits:
 
     concurrency: int | None
     drain_timeout_s: float | None
+    lease_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -48,10 +54,15 @@ class Supervised:
     """Another process looks after this engine: Ctrl-C and the terminal are its business.
 
     Attributes:
-        lifeline: a descriptor that can be read, at its end, once that process is gone; then the engine drains.
+        lifeline: a descriptor that can be read, at its end, once that process is gone; then the engine drains. So it
+            does when anything can be read; `AT_ONCE` says that it is to stop at once.
+        number: which of several it is, for its lines; 0 where it is alone.
+        tell: called with the worker's identity, at first and whenever it has another [R-3].
     """
 
     lifeline: int | None
+    number: int = 0
+    tell: Callable[[str], None] | None = None
 
 
 class View(Protocol):
@@ -73,13 +84,14 @@ class View(Protocol):
 
 
 class JsonView:
-    """One JSON object a line for every event."""
+    """One JSON object a line for every event; of one of several processes with its number."""
 
-    def __init__(self, out: Output) -> None:
+    def __init__(self, out: Output, number: int = 0) -> None:
         self._out = out
+        self._of = numbered_json(number)
 
     def __call__(self, event: Event, /) -> None:
-        self._out.value(event_json(event))
+        self._out.value({**event_json(event), **self._of})
 
     def say(self, text: str) -> None:
         """Nothing: `started` and `stopped` are written by `serve`."""
@@ -92,10 +104,11 @@ class JsonView:
 
 
 class PlainView:
-    """Log lines for a pipe, a file, or a service manager."""
+    """Log lines for a pipe, a file, or a service manager; of one of several processes with its number."""
 
-    def __init__(self, out: Output) -> None:
+    def __init__(self, out: Output, number: int = 0) -> None:
         self._out = out
+        self._mark = numbered(number)
         self._log = LogLines()
         self.monitor = Monitor(now_us())
 
@@ -105,11 +118,11 @@ class PlainView:
 
     def _print(self, lines: list[str]) -> None:
         for line in lines:
-            self._out.line(line)
+            self._out.line(f"{self._mark}{line}")
 
     def say(self, text: str) -> None:
         """A line with the time."""
-        self._out.line(f"{iso_local(now_us())}  {text}")
+        self._print([f"{iso_local(now_us())}  {text}"])
 
     async def keep_fresh(self, engine: Engine) -> None:
         """Once a second say what was held back."""
@@ -163,11 +176,21 @@ class LiveView:
             self.say(self.monitor.summary(now_us()))
 
 
-def view_for(out: Output, *, live: bool = True) -> View:
+def view_for(out: Output, *, live: bool = True, number: int = 0) -> View:
     """The view that fits whoever looks; lines rather than a live view where others write on the terminal as well."""
     if out.json:
-        return JsonView(out)
-    return LiveView(out) if out.terminal and live else PlainView(out)
+        return JsonView(out, number)
+    return LiveView(out) if out.terminal and live else PlainView(out, number)
+
+
+def numbered(number: int) -> str:
+    """The mark of a line of one of several processes; empty where there is one."""
+    return f"[{number}] " if number else ""
+
+
+def numbered_json(number: int) -> dict[str, int]:
+    """The same for programs."""
+    return {"process": number} if number else {}
 
 
 class Stop:
@@ -178,7 +201,8 @@ class Stop:
         at_once: set by the second.
 
     Args:
-        supervised: by whom SIGINT is answered instead, and whose end drains too.
+        supervised: by whom SIGINT is answered instead, and whose word and end drain, too. Its word is no signal: a
+            service manager sends SIGTERM to all processes, and that and the supervisor's word are one wish.
     """
 
     def __init__(self, supervised: Supervised | None = None) -> None:
@@ -187,7 +211,7 @@ class Stop:
         self._lifeline = None if supervised is None else supervised.lifeline
         self._numbers = STOPS if supervised is None else (signal.SIGTERM,)
         if self._lifeline is not None:
-            asyncio.get_running_loop().add_reader(self._lifeline, self._alone)
+            asyncio.get_running_loop().add_reader(self._lifeline, self._told, self._lifeline)
         on_stop(self._numbers, self._signal)
 
     def _signal(self) -> None:
@@ -195,9 +219,15 @@ class Stop:
             self.at_once.set()
         self.drain.set()
 
-    def _alone(self) -> None:
-        """Nobody looks after this engine any more."""
-        self._cut()
+    def _told(self, lifeline: int) -> None:
+        """Who looks after this engine says something, or is gone."""
+        said = b""
+        with suppress(OSError):
+            said = os.read(lifeline, 64)
+        if not said:
+            self._cut()
+        if AT_ONCE in said:
+            self.at_once.set()
         self.drain.set()
 
     def _cut(self) -> None:
@@ -248,40 +278,57 @@ async def serve(
     if place.app is None:
         raise TypeError("an engine needs an application")
     out = Output(json=as_json, outlived=True)
-    log_to_stderr()
+    number = 0 if supervised is None else supervised.number
+    log_to_stderr(numbered(number))
     stop = Stop(supervised)
     app = place.app.app
-    view = view_for(out, live=supervised is None)
+    view = view_for(out, live=supervised is None, number=number)
     started = False
     try:
         opened = app.engine(
             store=place.store,
             concurrency=limits.concurrency,
             drain_timeout=limits.drain_timeout_s,
+            lease=limits.lease_s,
             observers=[view],
         )
         async with opened as engine:
             started = True
-            _started(engine, place, out, view)
-            code = await _work(engine, stop, view, until_idle=until_idle)
+            _started(engine, place, out, view, number)
+            tell = None if supervised is None else supervised.tell
+            code = await _work(engine, stop, view, until_idle=until_idle, tell=tell)
         if out.json:
-            out.value({"event": "stopped", "at": iso_utc(now_us())})
+            out.value({"event": "stopped", "at": iso_utc(now_us()), **numbered_json(number)})
         return code
     finally:
         stop.close()
         view.close(started=started)
 
 
-def _started(engine: Engine, place: Place, out: Output, view: View) -> None:
+def _started(engine: Engine, place: Place, out: Output, view: View, number: int) -> None:
     name = place.app.target.text if place.app is not None else ""
+    store = shown_url(place.url)
     if out.json:
-        value = {"event": "started", "at": iso_utc(now_us()), "app": name, "store": place.url, "worker": engine.worker}
-        out.value(value)
-    view.say(f"engine {engine.worker} of {name} on {place.url} started; Ctrl-C drains and stops it")
+        value = {"event": "started", "at": iso_utc(now_us()), "app": name, "store": store, "worker": engine.worker}
+        out.value({**value, **numbered_json(number)})
+    how = "" if number else "; Ctrl-C drains and stops it"
+    view.say(f"engine {engine.worker} of {name} on {store} started{how}")
 
 
-async def _work(engine: Engine, stop: Stop, view: View, *, until_idle: bool) -> int:
-    fresh = asyncio.ensure_future(view.keep_fresh(engine))
+async def _keep_told(engine: Engine, tell: Callable[[str], None]) -> None:
+    """Say who this worker is: one that was found dead goes on as another [R-3]."""
+    told = ""
+    while True:
+        if engine.worker != told:
+            told = engine.worker
+            tell(told)
+        await asyncio.sleep(TELL_EVERY_S)
+
+
+async def _work(engine: Engine, stop: Stop, view: View, *, until_idle: bool, tell: Callable[[str], None] | None) -> int:
+    beside = [asyncio.ensure_future(view.keep_fresh(engine))]
+    if tell is not None:
+        beside.append(asyncio.ensure_future(_keep_told(engine, tell)))
     try:
         failed = asyncio.ensure_future(engine.failed())
         ends: list[asyncio.Future[Any]] = [failed, asyncio.ensure_future(stop.drain.wait())]
@@ -293,9 +340,11 @@ async def _work(engine: Engine, stop: Stop, view: View, *, until_idle: bool) -> 
             raise Problem(str(failed.result()), code=Exit.STORE)
         return await _drain(engine, stop, view)
     finally:
-        fresh.cancel()
-        with suppress(asyncio.CancelledError):
-            await fresh
+        for task in beside:
+            task.cancel()
+        for task in beside:
+            with suppress(asyncio.CancelledError):
+                await task
 
 
 async def _first(*waiting: asyncio.Future[Any]) -> None:
@@ -353,21 +402,25 @@ async def leave_stragglers() -> bool:
 class _Stderr(logging.Handler):
     """Log records as lines on whatever stderr is at that moment: a live view puts them above itself."""
 
+    def __init__(self, mark: str) -> None:
+        super().__init__()
+        self._mark = mark
+
     def emit(self, record: logging.LogRecord) -> None:
         try:
             text = self.format(record)
-            lines = [safe(line) for line in text.splitlines()]
+            lines = [self._mark + safe(line) for line in text.splitlines()]
             sys.stderr.write("\n".join(lines) + "\n")
             sys.stderr.flush()
         except Exception:
             self.handleError(record)
 
 
-def log_to_stderr() -> None:
+def log_to_stderr(mark: str = "") -> None:
     """Show log records of level WARNING and above, unless the application has set up logging itself."""
     root = logging.getLogger()
     if root.handlers:
         return
-    handler = _Stderr()
+    handler = _Stderr(mark)
     handler.setFormatter(logging.Formatter("%(asctime)s  %(levelname)s  %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S%z"))
     root.addHandler(handler)

@@ -11,7 +11,7 @@ from typing import cast
 
 from perdure.cli.problems import refuse
 
-KEYS = ("app", "store", "concurrency", "drain_timeout")
+KEYS = ("app", "store", "concurrency", "drain_timeout", "lease", "processes")
 
 
 @dataclass(frozen=True)

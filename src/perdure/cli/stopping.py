@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+import sys
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager, suppress
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
 
@@ -28,3 +29,23 @@ def give_back(numbers: Iterable[signal.Signals]) -> None:
     for number in numbers:
         with suppress(*_CANNOT):
             loop.remove_signal_handler(number)
+
+
+@contextmanager
+def ctrl_c_blocked() -> Generator[None]:
+    """A child that starts meanwhile gets no Ctrl-C before it can tell that it leaves that to us."""
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def leave_ctrl_c_to_the_parent() -> None:
+    """In such a child: Ctrl-C on the terminal reaches every process on it, and the parent answers it."""
+    signal.signal(signal.SIGINT, lambda _number, _frame: None)
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -35,6 +35,7 @@ def info_json(info: RunInfo) -> dict[str, object]:
         "status": info.status,
         "step": info.step or None,
         "reason": info.reason or None,
+        "waits_for_worker": info.waits_for_worker or None,
         "canceling": info.canceling,
         "generation": info.generation or None,
         "worker": info.worker or None,
@@ -61,6 +62,11 @@ def status_words(info: RunInfo, now_us: int) -> str:
     return ", ".join(words)
 
 
+def reason_words(info: RunInfo) -> str:
+    """Why it does not go on: what its index row says, and the worker that is missing."""
+    return "; ".join(text for text in (info.reason, info.waits_for_worker) if text)
+
+
 def runs_table(infos: Sequence[RunInfo], now_us: int) -> Table:
     """Runs, one a row."""
     table = Table(
@@ -78,7 +84,7 @@ def runs_table(infos: Sequence[RunInfo], now_us: int) -> Table:
             "" if info.resource == info.run_id else info.resource,
             Cell(status_words(info, now_us), style.style),
             info.step,
-            info.reason,
+            reason_words(info),
             iso_local(info.submitted_us),
             Cell(ago(info.submitted_us, now_us), "dim"),
         )

@@ -302,6 +302,7 @@ class WorkerRow(msgspec.Struct, frozen=True, gc=False):
         dead: another worker found it silent for a whole lease: it owns nothing any more.
         draining: it starts no more attempts [R-6].
         runs: how many runs are its own. Only for reading.
+        lease_us: the length of its lease; 0 where one engine owns the store.
     """
 
     id: str
@@ -316,6 +317,7 @@ class WorkerRow(msgspec.Struct, frozen=True, gc=False):
     dead: bool = False
     draining: bool = False
     runs: int = 0
+    lease_us: int = 0
 
 
 class ScheduleState(msgspec.Struct, frozen=True, gc=False):

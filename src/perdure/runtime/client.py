@@ -46,6 +46,7 @@ from perdure.runtime.run import Run
 from perdure.runtime.scheduling import Schedules
 from perdure.runtime.submitting import Submitter
 from perdure.runtime.waiters import Waiters
+from perdure.runtime.workforce import WorkerInfo, lacking, workers_of
 
 In = TypeVar("In")
 Out_co = TypeVar("Out_co", covariant=True)
@@ -53,6 +54,7 @@ Page: TypeAlias = list[RunInfo]
 Facts: TypeAlias = list[RecordedFact]
 Deployments: TypeAlias = list[Deployment]
 Deploys: TypeAlias = list[Deploy]
+Workers: TypeAlias = list[WorkerInfo]
 
 
 class Client(Submitter, Schedules):
@@ -101,7 +103,8 @@ class Client(Submitter, Schedules):
         loaded = await self._load(run_id)
         if loaded.row.state.status == "corrupt":
             return info_of(loaded.row)
-        return info_of(loaded.row, await projected(self._store, loaded))
+        lacks = await lacking(self._store, [loaded.row], self._system.now_us())
+        return info_of(loaded.row, await projected(self._store, loaded), lacks=lacks.get(run_id, ""))
 
     async def list(
         self,
@@ -119,7 +122,17 @@ class Client(Submitter, Schedules):
         where = _filter(pipeline, tenant, resource, status, submitted_after, submitted_before)
         last = None if after is None else check_text("after", after)
         rows = await self._store.list_runs(where, after=last, limit=check_count("limit", limit, 1, 1000))
-        return [info_of(row) for row in rows]
+        lacks = await lacking(self._store, rows, self._system.now_us())
+        return [info_of(row, lacks=lacks.get(row.run.run_id, "")) for row in rows]
+
+    async def workers(self, *, all: bool = False) -> Workers:
+        """Who works on the store, the oldest first [R-2]; of a store with one engine, that engine.
+
+        Args:
+            all: also workers that were found dead lately, as far as their rows are kept.
+        """
+        found = await workers_of(self._store, self._system.now_us())
+        return [worker for worker in found if all or worker.state != "dead"]
 
     async def counts(
         self, *, pipeline: str | None = None, tenant: str | None = None, status: RunStatus | Sequence[RunStatus] = ()

@@ -40,6 +40,8 @@ class RunInfo(msgspec.Struct, frozen=True):
         parent: the run whose child this is, empty if it is nobody's [B-21]; only `info` and `watch` look for it.
         progress: of the items at which it stands, where there are any; only `info` and `watch` look for it.
         annotations: labels that it was submitted with.
+        waits_for_worker: in words, what worker it waits for, where nobody who works on the store now can take it
+            [D-4]; empty otherwise, and where one engine owns the store. Nothing of it is stored.
     """
 
     run_id: str
@@ -62,6 +64,7 @@ class RunInfo(msgspec.Struct, frozen=True):
     parent: str = ""
     progress: UnitProgress | None = None
     annotations: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    waits_for_worker: str = ""
 
     @property
     def ended(self) -> bool:
@@ -69,8 +72,12 @@ class RunInfo(msgspec.Struct, frozen=True):
         return self.status in TERMINAL
 
 
-def info_of(row: RunRow, p: Projection | None = None) -> RunInfo:
-    """The row as a `RunInfo`; with the run's facts, what they know better, or alone."""
+def info_of(row: RunRow, p: Projection | None = None, *, lacks: str = "") -> RunInfo:
+    """The row as a `RunInfo`; with the run's facts, what they know better, or alone.
+
+    Args:
+        lacks: see `RunInfo.waits_for_worker`.
+    """
     run, state = row.run, row.state
     return RunInfo(
         run.run_id,
@@ -93,6 +100,7 @@ def info_of(row: RunRow, p: Projection | None = None) -> RunInfo:
         "" if p is None or p.submitted is None or p.submitted.parent is None else p.submitted.parent.run_id,
         None if p is None else progress_of(p),
         dict(run.annotations),
+        lacks,
     )
 
 

@@ -82,6 +82,7 @@ class Membership:
             host.options.build,
             self._schedules,
             seen_us=now_us,
+            lease_us=round(self._lease_s * 1_000_000),
         )
 
     def _renewed(self, sent_s: float) -> None:

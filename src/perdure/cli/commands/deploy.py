@@ -41,9 +41,11 @@ def deploy(
 
     It checks first, and refuses what would make runs invalid. `perdure run` deploys what it starts with by itself: this
     command is for doing it beforehand, and for going back. An engine that is running goes on with what it started
-    with until it is restarted, and one that starts deploys its own code.
+    with until it is restarted, and one that starts deploys its own code. Where many workers share a store, one that
+    starts with a superseded topology deploys nothing, and those that have the topology of now take it up by themselves.
 
-    JSON: one object: deployed (each pipeline, generation, new) and engine (who owns the store now, or null).
+    JSON: one object: deployed (each pipeline, generation, new), engine (who owns the store now, or null) and
+    superseded_workers (ids of workers that have another generation now).
     """
     out = Output(json=as_json)
     if rollback is not None and pipeline is None:
@@ -60,7 +62,9 @@ def deploy(
         else:
             done = await client.deploy(_chosen(place, pipeline), actor=who(actor), force=force)
         owner = str((await client.doctor()).get("owner", "nobody"))
-        _say(done, None if owner == "nobody" else owner, out)
+        chosen = {each.pipeline for each in done}
+        behind = [worker.id for worker in await client.workers() if chosen & set(worker.superseded)]
+        _say(done, None if owner == "nobody" else owner, behind, out)
         return 0
 
     return with_client(place, work, creates=rollback is None)
@@ -72,15 +76,21 @@ def _chosen(place: Place, pipeline: str | None) -> list[AnyPipeline]:
     return list(place.pipelines.values()) if pipeline is None else [find_pipeline(place, pipeline)]
 
 
-def _say(done: list[Deploy], owner: str | None, out: Output) -> None:
+def _say(done: list[Deploy], owner: str | None, behind: list[str], out: Output) -> None:
     from perdure.cli.tables import Cell
+    from perdure.cli.text import count
 
     if out.json:
         rows = [{"pipeline": d.pipeline, "generation": d.generation, "new": d.new} for d in done]
-        out.value({"deployed": rows, "engine": owner})
+        out.value({"deployed": rows, "engine": owner, "superseded_workers": behind})
         return
     for each in done:
         news = "is current now" if each.new else "is current already"
         out.line(Cell(each.pipeline, "bold"), f": generation {each.generation} {news}")
     if owner is not None and any(each.new for each in done):
         out.note(f"the engine that is running ({owner}) goes on with what it started with: restart it")
+    if behind:
+        out.note(
+            f"{count(len(behind), 'worker')} with another generation: those that have this topology take it up within "
+            "a third of their lease, others serve only what it has not advanced"
+        )

@@ -20,9 +20,10 @@ def explain(run: RunArgument, app: AppOption = None, store: StoreOption = None, 
     It is drawn in the pipeline as deployed now: the newest topology that the store has registered, or that of the
     application where the store has none yet.
 
-    JSON: one object: run_id, pipeline, status, pipeline_held, frontier, unwind_frontier (positions), next (op, step,
-    attempt, open, reason, detail; op of steps without a handler is their shape), due_at (of a wait: at the latest),
-    steps and gone (each step, position, fate, unwind, attempts, unwind_attempts, in_doubt, why).
+    JSON: one object: run_id, pipeline, status, pipeline_held, waits_for_worker (what worker is missing for it to go
+    on), frontier, unwind_frontier (positions), next (op, step, attempt, open, reason, detail; op of steps without a
+    handler is their shape), due_at (of a wait: at the latest), steps and gone (each step, position, fate, unwind,
+    attempts, unwind_attempts, in_doubt, why).
     """
     out = Output(json=as_json)
 
@@ -36,7 +37,8 @@ def explain(run: RunArgument, app: AppOption = None, store: StoreOption = None, 
         if out.json:
             held = any(hold.pipeline == info.pipeline for hold in await client.pipeline_holds())
             said = {"pipeline": info.pipeline, "status": info.status, "pipeline_held": held}
-            out.value({**said, **explanation_json(explanation)})
+            missing = {"waits_for_worker": info.waits_for_worker or None}
+            out.value({**said, **missing, **explanation_json(explanation)})
         else:
             _print(explanation, info, out)
             await note_hold(client, info.pipeline, out)
@@ -50,11 +52,12 @@ def _print(explanation: Explanation, info: RunInfo, out: Output) -> None:
     from perdure.cli.picture import draw
     from perdure.cli.tables import Cell
     from perdure.cli.times import ago, now_us
+    from perdure.cli.views import reason_words
 
     now = now_us()
     picture = draw(explanation, now, fine=out.terminal and unicode_terminal())
     about = "" if info.resource == info.run_id else f", about {info.resource}"
-    reason = f" ({info.reason})" if info.reason else ""
+    reason = f" ({words})" if (words := reason_words(info)) else ""
     canceling = ", canceling" if info.canceling and info.ended_us is None else ""
     out.line(Cell(f"run {info.run_id}", "bold"), f" of {info.pipeline}{about}")
     out.line(status_cell(info.status), f"{reason}{canceling}, submitted {ago(info.submitted_us, now)}")

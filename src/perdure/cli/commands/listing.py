@@ -52,9 +52,10 @@ def list_runs(
 ) -> int:
     """List runs, newest first, and how many there are by status.
 
-    JSON: one object with runs (each run_id, pipeline, tenant, resource, status, step, reason, canceling, generation,
-    worker, priority, submitted_at, due_at, ended_at, annotations), counts (number by status, over all pages), next (the
-    --after of the next page, or null) and held_pipelines (their ids).
+    JSON: one object with runs (each run_id, pipeline, tenant, resource, status, step, reason, waits_for_worker (what
+    worker is missing for it to go on), canceling, generation, worker, priority, submitted_at, due_at, ended_at,
+    annotations), counts (number by status, over all pages), next (the --after of the next page, or null) and
+    held_pipelines (their ids).
     """
     from perdure.cli.times import now_us, parse_past_us
     from perdure.ports.store import RunFilter
@@ -120,10 +121,13 @@ class Page:
 
 async def fetch(client: Client, where: RunFilter, after: str | None, limit: int) -> Page:
     """Read one page and the counts."""
+    from perdure.cli.times import now_us
     from perdure.runtime.info import info_of
+    from perdure.runtime.workforce import lacking
 
     rows = await client.store.list_runs(where, after=after, limit=limit + 1)
-    runs = [info_of(row) for row in rows]
+    lacks = await lacking(client.store, rows, await client.store.clock_us() or now_us())
+    runs = [info_of(row, lacks=lacks.get(row.run.run_id, "")) for row in rows]
     counts = await client.store.count_runs(where)
     holds = [hold for hold in await client.pipeline_holds() if where.pipeline in (None, hold.pipeline)]
     return Page(runs[:limit], counts, runs[limit - 1].run_id if len(runs) > limit else None, holds)

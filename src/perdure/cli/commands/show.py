@@ -67,7 +67,7 @@ def head_rows(info: RunInfo, now: int) -> list[tuple[str, str | Cell]]:
     from perdure.cli.looks import STATUS_STYLES
     from perdure.cli.tables import Cell
     from perdure.cli.times import when
-    from perdure.cli.views import status_words
+    from perdure.cli.views import reason_words, status_words
     from perdure.cli.waits import progress_words
 
     rows: list[tuple[str, str | Cell]] = [
@@ -75,8 +75,8 @@ def head_rows(info: RunInfo, now: int) -> list[tuple[str, str | Cell]]:
         ("pipeline", info.pipeline),
         ("status", Cell(status_words(info, now), STATUS_STYLES.get(info.status, ""))),
     ]
-    if info.reason:
-        rows.append(("reason", info.reason))
+    if reason := reason_words(info):
+        rows.append(("reason", reason))
     if info.step:
         rows.append(("at step", info.step))
     if info.progress is not None:

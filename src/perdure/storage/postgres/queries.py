@@ -255,6 +255,11 @@ _SIZE = (
 )
 
 
+async def is_pooled(session: Session) -> bool:
+    """Whether the other end is not the server itself: a pooler makes up its own number of the process."""
+    return session.con.pgconn.backend_pid != await session.number("SELECT pg_backend_pid()")
+
+
 async def info(session: Session, place: Place) -> dict[str, str | int]:
     """What `doctor` shows."""
     found = await session.one("SELECT current_setting('server_version'), current_setting('synchronous_commit')")
@@ -268,6 +273,6 @@ async def info(session: Session, place: Place) -> dict[str, str | int]:
         "journal_rows": await session.number("SELECT count(*) FROM @journal"),
         "stray_runs": await session.number("SELECT count(*) FROM @stray"),
         "synchronous_commit": str(found[1]) if found is not None else "?",
-        "pooler": "transaction" if place.pooler else "none",
+        "pooler": "transaction" if place.pooler else "unnamed" if await is_pooled(session) else "none",
         "workers": await session.number("SELECT count(*) FROM @worker WHERE NOT dead"),
     }

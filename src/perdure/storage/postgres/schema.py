@@ -57,7 +57,8 @@ _TABLES = (
         beat bigint NOT NULL DEFAULT 0,
         seen_us bigint NOT NULL,
         dead boolean NOT NULL DEFAULT false,
-        draining boolean NOT NULL DEFAULT false
+        draining boolean NOT NULL DEFAULT false,
+        lease_us bigint NOT NULL
     ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 100)
     """,
     # One row per append [J-1].

@@ -32,10 +32,20 @@ async def register(session: Session, worker: WorkerRow) -> None:
     serves = msgspec.json.encode(worker.serves).decode()
     schedules = list(worker.schedules)
     await session.run(
-        "INSERT INTO @worker (id, host, process, since_us, serves, build, schedules, seen_us) "
-        "VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (id) DO UPDATE "
+        "INSERT INTO @worker (id, host, process, since_us, serves, build, schedules, seen_us, lease_us) "
+        "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (id) DO UPDATE "
         "SET serves = excluded.serves, build = excluded.build, schedules = excluded.schedules",
-        (worker.id, worker.host, worker.process, worker.since_us, serves, worker.build, schedules, worker.seen_us),
+        (
+            worker.id,
+            worker.host,
+            worker.process,
+            worker.since_us,
+            serves,
+            worker.build,
+            schedules,
+            worker.seen_us,
+            worker.lease_us,
+        ),
     )
 
 
@@ -68,7 +78,7 @@ async def workers(session: Session) -> list[WorkerRow]:
     """All rows, with the runs that are theirs."""
     found = await session.rows(
         "SELECT id, host, process, since_us, serves, build, schedules, beat, seen_us, dead, draining, "
-        "(SELECT count(*) FROM @run WHERE worker = w.id) FROM @worker w ORDER BY since_us, id"
+        "(SELECT count(*) FROM @run WHERE worker = w.id), lease_us FROM @worker w ORDER BY since_us, id"
     )
     return [
         WorkerRow(

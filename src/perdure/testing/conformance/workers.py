@@ -13,7 +13,9 @@ check = part(CHECKS)
 
 def worker(id: str, since_us: int = T0) -> WorkerRow:
     """A worker's row as it registers."""
-    return WorkerRow(id, "host", 77, since_us, {"payout": 3}, "build-1", ("daily", "hourly"), seen_us=since_us)
+    return WorkerRow(
+        id, "host", 77, since_us, {"payout": 3}, "build-1", ("daily", "hourly"), seen_us=since_us, lease_us=15_000_000
+    )
 
 
 @check
