@@ -257,7 +257,7 @@ class Engine(Client):
         host, claimer = self._host, self._claimer
         line = host.lines.get(pipeline.id)
         waits = submitted.start_at_us > self._system.now_us() or pipeline.id in host.held
-        waits = waits or pipeline.id in host.newer
+        waits = waits or pipeline.id in host.newer or not host.lease.holds
         if line is None or waits or host.draining or claimer.backlog or claimer.free <= 0:
             return await super()._enter(pipeline, submitted, on_busy)
         return await submit_and_drive(
