@@ -58,6 +58,11 @@ class Picker:
             task.add_done_callback(self._keep)
             raise
 
+    async def due(self, now_us: int, limit: int, turn: int, serving: Serving, session: Session) -> list[str]:
+        """Whom `pick` would pick."""
+        next_ones = await turns.due_served(session, now_us, _more(limit), turn, serving, self.last)
+        return next_ones.shared.run_ids[:limit]
+
     def _keep(self, task: asyncio.Task[list[str]]) -> None:
         if not task.cancelled() and task.exception() is None:
             self._untold += task.result()
@@ -89,7 +94,7 @@ class Picker:
         self, worker: str, now_us: int, limit: int, turn: int, serving: Serving, session: Session
     ) -> tuple[list[str], bool]:
         """What was picked, and whether that is all there is."""
-        next_ones = await turns.due_served(session, now_us, 2 * limit + 8, turn, serving, self.last)
+        next_ones = await turns.due_served(session, now_us, _more(limit), turn, serving, self.last)
         if not next_ones.shared.run_ids:
             return [], True
         pick = _Pick([], "", sure=True)
@@ -123,6 +128,11 @@ class Picker:
                 self._unsure.remove(pick)
             if status == "committed":
                 self._untold += pick.run_ids
+
+
+def _more(limit: int) -> int:
+    """So many are looked for, because others pick at the same time."""
+    return 2 * limit + 8
 
 
 async def _status(transaction: str, session: Session) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from perdure.errors import PerdureError, StoreUnavailable
@@ -240,8 +241,7 @@ class PostgresStore:
     async def due(self, now_us: int, limit: int, turn: int = 0, serving: Serving | None = None, /) -> Sequence[str]:
         if serving is None:
             return await self._read(lambda s: turns.due(s, now_us, limit, turn))
-        last = self._picker.last
-        return (await self._read(lambda s: turns.due_served(s, now_us, limit, turn, serving, last))).shared.run_ids
+        return await self._read(partial(self._picker.due, now_us, limit, turn, serving))
 
     async def next_due_us(self, serving: Serving | None = None, /) -> int | None:
         return await self._read(lambda s: turns.next_due_us(s, serving))

@@ -56,13 +56,17 @@ def _free(*, served: bool) -> str:
 _SAME = "pipeline = k.pipeline AND priority = k.priority AND generation = k.generation"
 
 
+_NOW = "(SELECT %(now)s::bigint)"
+"""As a value that the planner does not know: whatever it were, whoever is due is read in order, from the index."""
+
+
 def _due(*, served: bool) -> str:
     return " UNION ALL ".join(
         f"""
         ({_kinds(line, served=served)}
-        SELECT {begun} AS begun, k.pipeline, k.priority, k.generation, d.due_us, d.n, d.id, d.tenant
+        SELECT {begun} AS begun, k.pipeline, k.priority, d.due_us, d.n, d.id, d.tenant
         FROM kind k CROSS JOIN LATERAL (
-            SELECT due_us, n, id, tenant FROM @run WHERE {line} AND {_SAME} AND due_us <= %(now)s
+            SELECT due_us, n, id, tenant FROM @run WHERE {line} AND {_SAME} AND due_us <= {_NOW}
             ORDER BY due_us, n LIMIT %(limit)s
         ) d WHERE {_free(served=served)})
         """
@@ -83,7 +87,18 @@ def _next_due(*, served: bool) -> str:
     return f"SELECT min(due_us) FROM ({parts}) f"
 
 
-DUE, DUE_SERVED = _due(served=False), _due(served=True)
+DUE = _due(served=False)
+DUE_SERVED = f"""
+    SELECT begun, pipeline, priority, due_us, n, id, tenant, max(rank) OVER () FROM (
+        SELECT *, row_number() OVER (PARTITION BY begun ORDER BY due_us, n) AS age,
+               row_number() OVER (PARTITION BY begun, priority ORDER BY rank, pipeline) AS place
+        FROM (
+            SELECT *, row_number() OVER (PARTITION BY begun, priority, pipeline ORDER BY due_us, n) AS rank
+            FROM ({_due(served=True)}) d
+        ) d
+    ) d WHERE age <= %(limit)s OR place <= %(limit)s + cardinality(%(pipelines)s)
+"""
+"""Those that may get a place, by age or in turn; and how many a pipeline has at most, up to the limit."""
 NEXT_DUE, NEXT_DUE_SERVED = _next_due(served=False), _next_due(served=True)
 
 _NEXT_TENANT = """
@@ -105,7 +120,8 @@ TENANTS = f"""
     SELECT t.pipeline, t.tenant, d.due_us, d.n, d.id, d.priority, d.token > 0
     FROM t CROSS JOIN LATERAL (
         SELECT due_us, n, id, priority, token FROM @run WHERE due_us IS NOT NULL AND pipeline = t.pipeline
-        AND tenant = t.tenant AND generation = t.generation AND due_us <= %(now)s ORDER BY due_us, n LIMIT %(places)s
+        AND tenant = t.tenant AND generation = t.generation AND due_us <= {_NOW}
+        ORDER BY due_us, n LIMIT (SELECT %(places)s / count(*) + 1 FROM t WHERE generation >= 0)
     ) d WHERE t.probe > 0 AND t.generation <= t.served AND t.pipeline <> ALL (ARRAY({_HELD}))
 """
 """Tenants in turn, pipeline by pipeline, beginning behind one of the first."""
@@ -135,7 +151,7 @@ class Turns(msgspec.Struct, gc=False):
 async def due(session: Session, now_us: int, limit: int, turn: int) -> list[str]:
     """Unowned runs that are due; an owned one has no due time."""
     levels: dict[bool, dict[int, list[DueRun]]] = {True: {}, False: {}}
-    for begun, _, priority, _, due_us, n, id_, _ in await session.rows(DUE, {"now": now_us, "limit": limit}):
+    for begun, _, priority, due_us, n, id_, _ in await session.rows(DUE, {"now": now_us, "limit": limit}):
         levels[begun].setdefault(-priority, []).append((due_us, n, id_))
     begun, new = ([sorted(level) for _, level in sorted(found.items())] for found in levels.values())
     return share(begun, new, limit, turn)
@@ -145,14 +161,12 @@ async def due_served(session: Session, now_us: int, limit: int, turn: int, servi
     """As `due`, in the order for a worker that serves some pipelines."""
     served = {"pipelines": Texts(serving), "generations": Int8s(serving.values())}
     rows = await session.rows(DUE_SERVED, {**served, "now": now_us, "limit": limit})
-    found: list[Candidate] = []
-    counts: dict[tuple[bool, str, int, int], int] = {}
-    for begun, pipeline, priority, generation, due_us, n, id_, tenant in rows:
-        kind = begun, pipeline, priority, generation
-        counts[kind] = counts.get(kind, 0) + 1
-        found.append(Candidate((due_us, n, id_), pipeline, tenant, priority, begun))
+    found = [
+        Candidate((due_us, n, id_), pipeline, tenant, priority, begun)
+        for begun, pipeline, priority, due_us, n, id_, tenant, _ in rows
+    ]
     tenants = found
-    if limit in counts.values():  # more may be due than were found
+    if rows and rows[0][-1] >= limit:  # more may be due than were found
         tenants = await _tenants(session, now_us, limit, serving, last)
     shared = share_served(found, tenants, last, limit, turn)
     return Turns(shared, {run.due[2]: run.due for run in (*found, *tenants)})
