@@ -125,7 +125,7 @@ async def test_lost_answers_are_found_out_by_sending_again(postgres: PostgresSer
         troubles = Troubles(store)
         drafts = [await claimed(store, f"run-{n}") for n in range(5)]
         for _ in range(4):
-            proxy.lose = b"COMMIT"
+            proxy.lose = b"COMMIT\0"  # not READ COMMITTED
             new = Draft(f"run-new-{proxy.lost}")
             sent = [draft.next(token=1) for draft in drafts]
             answers = [store.append(append) for append in sent]

@@ -44,10 +44,12 @@ class Shared(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         run_ids: in the order of the places.
         turns: whose turn it was, for those who got a place of tenants.
+        more: tenants have runs left, or their turn did not come.
     """
 
     run_ids: list[str]
     turns: dict[str, Tenancy]
+    more: bool
 
     def last(self, before: Tenancy, taken: int | None = None) -> Tenancy:
         """Whose turn was the last among the first `taken` places, or all; `before` if it was none's."""
@@ -72,36 +74,49 @@ def share(begun: Levels, new: Levels, limit: int, turn: int) -> list[str]:
 
 
 def share_served(
-    found: Iterable[Candidate], tenants: Sequence[Candidate], last: Tenancy, limit: int, turn: int
+    found: Iterable[Candidate],
+    tenants: Sequence[Candidate],
+    serving: Serving,
+    last: Tenancy,
+    limit: int,
+    turn: int,
 ) -> Shared:
     """As `share`, for a worker that serves some pipelines: these take turns, and so do tenants.
 
     Args:
         found: of every pipeline, class and priority the `limit` runs that are due longest, if there are so many.
         tenants: those who take part in the turn of tenants, of each the runs that are due longest.
+        serving: the pipelines that take turns, whether or not they have anything due: so none misses its turn where
+            another has nothing left.
         last: whose turn among tenants was the last.
     """
     every = {run.due: run for run in (*found, *tenants)}.values()
     lines = (
-        _Line(_levels((run for run in every if run.begun), turn - turn // 4), mixed=True),
-        _Line(_levels((run for run in every if not run.begun), turn // 4), mixed=True),
+        _Line(_levels((run for run in every if run.begun), serving, _rounds(turn, 6, 3)), mixed=True),
+        _Line(_levels((run for run in every if not run.begun), serving, _rounds(turn, 2, 1)), mixed=True),
     )
     by_tenant = _by_tenant(tenants, last)
     chosen: list[str] = []
     turns: dict[str, Tenancy] = {}
+    more = True
     for place in range(turn, turn + limit):
         line = _line_of(place, lines)
         if line is None:
             break
-        run = _next_tenant(by_tenant, lines) if place % 16 // 4 == 2 else None
+        run = _next_tenant(by_tenant, lines) if _is_of_tenants(place) else None
         if run is None:
+            more = more and not _is_of_tenants(place)
             chosen.append(line.take(place))
             continue
         run_id = run.due[2]
         lines[not run.begun].remove(run_id)
         chosen.append(run_id)
         turns[run_id] = run.pipeline, run.tenant
-    return Shared(chosen, turns)
+    return Shared(chosen, turns, more)
+
+
+def _is_of_tenants(place: int) -> bool:
+    return place % 16 // 4 == 2
 
 
 def _line_of(place: int, lines: tuple[_Line, _Line]) -> _Line | None:
@@ -112,17 +127,25 @@ def _line_of(place: int, lines: tuple[_Line, _Line]) -> _Line | None:
     return line if line.left else None
 
 
-def _levels(runs: Iterable[Candidate], start: int) -> list[list[DueRun]]:
+def _rounds(turn: int, of_16: int, of_4: int) -> int:
+    """How many places before `turn` a class had for its pipelines in turn: those below 8 of every 16."""
+    rounds, rest = divmod(turn, 16)
+    fours, rest = divmod(min(rest, 8), 4)
+    return rounds * of_16 + fours * of_4 + (min(rest, 3) if of_4 == 3 else 0)
+
+
+def _levels(runs: Iterable[Candidate], serving: Serving, start: int) -> list[list[DueRun]]:
     """Runs of one class by priority; in each the pipelines take turns, beginning with number `start` of them."""
     levels: dict[int, dict[str, list[DueRun]]] = {}
     for run in runs:
         levels.setdefault(-run.priority, {}).setdefault(run.pipeline, []).append(run.due)
-    ordered: list[list[DueRun]] = []
-    for _, pipelines in sorted(levels.items()):
-        queues = [sorted(due) for _, due in sorted(pipelines.items())]
-        first = start % len(queues)
-        ordered.append(list(_in_turn([*queues[first:], *queues[:first]])))
-    return ordered
+    names = sorted(serving)
+    first = start % max(len(names), 1)
+    names = [*names[first:], *names[:first]]
+    return [
+        list(_in_turn([sorted(pipelines[name]) for name in names if name in pipelines]))
+        for _, pipelines in sorted(levels.items())
+    ]
 
 
 def _by_tenant(runs: Iterable[Candidate], last: Tenancy) -> Iterator[Candidate]:

@@ -98,7 +98,7 @@ class MemoryStore(MemoryBase):
 
     def _shared(self, now_us: int, limit: int, turn: int, serving: Serving) -> Shared:
         found = [run for run in self.data.candidates(serving) if run.due[0] <= now_us]
-        return share_served(found, found, self._last_tenant, limit, turn)
+        return share_served(found, found, serving, self._last_tenant, limit, turn)
 
     async def next_due_us(self, serving: Serving | None = None, /) -> int | None:
         self._live()

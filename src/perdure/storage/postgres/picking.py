@@ -113,7 +113,7 @@ class Picker:
             return [], False
         if pick.run_ids:
             place = next_ones.shared.run_ids.index(pick.run_ids[-1])
-            self.last = next_ones.shared.last(self.last, place + 1)
+            self.last = next_ones.last(self.last, place + 1)
         return pick.run_ids, len(pick.run_ids) == min(limit, len(next_ones.shared.run_ids))
 
     async def _make_sure(self, readers: Readers) -> None:

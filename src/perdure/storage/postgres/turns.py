@@ -118,13 +118,14 @@ TENANTS = f"""
         WHERE t.probe < {PROBES}
     )
     SELECT t.pipeline, t.tenant, d.due_us, d.n, d.id, d.priority, d.token > 0
-    FROM t CROSS JOIN LATERAL (
+    FROM t LEFT JOIN LATERAL (
         SELECT due_us, n, id, priority, token FROM @run WHERE due_us IS NOT NULL AND pipeline = t.pipeline
         AND tenant = t.tenant AND generation = t.generation AND due_us <= {_NOW}
+        AND t.probe > 0 AND t.generation BETWEEN 0 AND t.served AND t.pipeline <> ALL (ARRAY({_HELD}))
         ORDER BY due_us, n LIMIT (SELECT %(places)s / count(*) + 1 FROM t WHERE generation >= 0)
-    ) d WHERE t.probe > 0 AND t.generation <= t.served AND t.pipeline <> ALL (ARRAY({_HELD}))
+    ) d ON true ORDER BY t.probe
 """
-"""Tenants in turn, pipeline by pipeline, beginning behind one of the first."""
+"""Tenants in turn, pipeline by pipeline, beginning behind one of the first; those with nothing due, too."""
 TAKE = """
     WITH chosen AS (
         SELECT r.n FROM unnest(%(runs)s, %(due)s) WITH ORDINALITY c (n, due_us, place)
@@ -142,10 +143,18 @@ class Turns(msgspec.Struct, gc=False):
     Attributes:
         shared: their order.
         due: time and number of each.
+        probed: the last tenant that was looked at, if not all were.
     """
 
     shared: Shared
     due: dict[str, DueRun]
+    probed: Tenancy | None
+
+    def last(self, before: Tenancy, taken: int) -> Tenancy:
+        """Whose turn was the last, when the first `taken` got their places."""
+        if self.probed is not None and not self.shared.more:
+            return self.probed
+        return self.shared.last(before, taken)
 
 
 async def due(session: Session, now_us: int, limit: int, turn: int) -> list[str]:
@@ -165,14 +174,16 @@ async def due_served(session: Session, now_us: int, limit: int, turn: int, servi
         Candidate((due_us, n, id_), pipeline, tenant, priority, begun)
         for begun, pipeline, priority, due_us, n, id_, tenant, _ in rows
     ]
-    tenants = found
+    tenants, probed = found, None
     if rows and rows[0][-1] >= limit:  # more may be due than were found
-        tenants = await _tenants(session, now_us, limit, serving, last)
-    shared = share_served(found, tenants, last, limit, turn)
-    return Turns(shared, {run.due[2]: run.due for run in (*found, *tenants)})
+        tenants, probed = await _tenants(session, now_us, limit, serving, last)
+    shared = share_served(found, tenants, serving, last, limit, turn)
+    return Turns(shared, {run.due[2]: run.due for run in (*found, *tenants)}, probed)
 
 
-async def _tenants(session: Session, now_us: int, limit: int, serving: Serving, last: Tenancy) -> list[Candidate]:
+async def _tenants(
+    session: Session, now_us: int, limit: int, serving: Serving, last: Tenancy
+) -> tuple[list[Candidate], Tenancy | None]:
     names = sorted(serving, key=lambda name: (name < last[0], name))
     if last[0] in serving:
         names.append(last[0])  # whoever comes before the last is the last in turn
@@ -190,8 +201,9 @@ async def _tenants(session: Session, now_us: int, limit: int, serving: Serving, 
     found = {
         n: Candidate((due_us, n, id_), pipeline, tenant, priority, begun)
         for pipeline, tenant, due_us, n, id_, priority, begun in rows
+        if n is not None
     }
-    return list(found.values())
+    return list(found.values()), (rows[-1][0], rows[-1][1])
 
 
 async def next_due_us(session: Session, serving: Serving | None) -> int | None:

@@ -59,7 +59,7 @@ def next_due_us(con: sqlite3.Connection) -> int | None:
 def due_served(con: sqlite3.Connection, now_us: int, limit: int, turn: int, serving: Serving, last: Tenancy) -> Shared:
     """As `due`, in the order for a worker that serves some pipelines."""
     found = list(_candidates(con, now_us, serving))
-    return share_served(found, found, last, limit, turn)
+    return share_served(found, found, serving, last, limit, turn)
 
 
 def next_due_served_us(con: sqlite3.Connection, serving: Serving) -> int | None:

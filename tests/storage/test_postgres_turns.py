@@ -1,0 +1,227 @@
+"""Finding and picking due runs on PostgreSQL: what it costs, many that pick at once, picks in trouble [R-1, R-7]."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import cast
+
+import pytest
+
+from perdure.ports.store import RunFilter, Store
+from perdure.storage import open_store
+from perdure.storage.postgres.place import Place
+from perdure.storage.postgres.queries import LOAD_MANY
+from perdure.storage.postgres.session import Session
+from perdure.storage.postgres.turns import DUE, DUE_SERVED, NEXT_DUE, NEXT_DUE_SERVED, TAKE, TENANTS
+from perdure.testing.conformance.lab import T0, submitted
+from tests.postgres import PostgresServer
+from tests.storage.helpers import soon
+from tests.storage.test_postgres_faults import opened, proxied
+
+LATER = T0 + 1_000
+SERVING = {"p0": 1, "p1": 1}
+
+
+def park(server: PostgresServer, schema: str, runs: int, **columns: str) -> None:
+    """Add runs by SQL; `columns`: other values than those of a run that was begun and is due tomorrow, as SQL of n."""
+    values = {
+        "id": "'run-' || lpad(n::text, 7, '0')",
+        "tenant": "'t' || n % 50",
+        "pipeline": "'p' || n % 2",
+        "resource": "''",
+        "slot_once": "false",
+        "slot_held": "false",
+        "input_digest": "''",
+        "submitted_us": str(T0),
+        "deadline_us": "0",
+        "status": "'ready'",
+        "due_us": f"{LATER} + n",
+        "token": "n % 3",
+        "generation": "n % 2",
+        "build": "''",
+        "reason": "''",
+        "canceling": "false",
+        "step": "''",
+        "version": "0",
+        "tail_hash": "''",
+        "signature": "''",
+        "priority": "n % 3 - 1",
+        **columns,
+    }
+    first = int(server.sql(f"SELECT coalesce(max(n), 0) + 1 FROM {schema}.run"))
+    server.sql(
+        f"INSERT INTO {schema}.run ({', '.join(values)}) "
+        f"SELECT {', '.join(values.values())} FROM generate_series({first}, {first + runs - 1}) n"
+    )
+
+
+# --- what it costs
+
+VALUES: Mapping[str, str] = {
+    "pipelines": "text[] '{p0,p1}'",
+    "generations": "bigint[] '{1,1}'",
+    "now": f"bigint '{LATER - 1}'",
+    "limit": "bigint '20'",
+    "places": "bigint '9'",
+    "tenant": "text 't1'",
+    "generation": "bigint '5'",
+    "runs": "bigint[] '{1,2,3}'",
+    "due": f"bigint[] '{{{T0},{T0},{T0}}}'",
+    "worker": "text 'w1'",
+    "ids": "text[] '{run-0000001,run-0000002}'",
+    "snapshot": "bool 'true'",
+}
+QUERIES = {
+    "due": DUE,
+    "due, served": DUE_SERVED,
+    "next due": NEXT_DUE,
+    "next due, served": NEXT_DUE_SERVED,
+    "tenants": TENANTS,
+    "take": TAKE,
+    "load many": LOAD_MANY,
+}
+
+
+def explained(server: PostgresServer, schema: str, query: str) -> dict[str, object]:
+    """The plan of a statement as the store has it, for values that are not known yet, and what running it touched."""
+    names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", query)))
+    text = query.replace("@", f"{schema}.")
+    for number, name in enumerate(names, 1):
+        text = text.replace(f"%({name})s", f"${number}")
+    types = ", ".join(VALUES[name].split(" ")[0] for name in names)
+    values = ", ".join(VALUES[name].split(" ", 1)[1] for name in names)
+    prepared = f"PREPARE q{f' ({types})' if names else ''} AS {text}"
+    executed = f"EXECUTE q{f' ({values})' if names else ''}"
+    found = server.sql(
+        f"BEGIN; SET LOCAL plan_cache_mode = force_generic_plan; {prepared}; "
+        f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {executed}; ROLLBACK"
+    )
+    plan: dict[str, object] = json.loads(found)[0]["Plan"]
+    return plan
+
+
+def nodes(plan: dict[str, object]) -> Iterator[dict[str, object]]:
+    yield plan
+    for part in cast("list[dict[str, object]]", plan.get("Plans", [])):
+        yield from nodes(part)
+
+
+def blocks(plan: dict[str, object]) -> int:
+    return int(str(plan["Shared Hit Blocks"])) + int(str(plan["Shared Read Blocks"]))
+
+
+async def test_no_query_about_due_runs_scans(postgres: PostgresServer) -> None:
+    """R-7: with 100 times as many runs waiting, and 5,000 of a newer generation due longer, whoever looks for due runs
+    touches hardly more: each query reads ranges of an index, from their heads."""
+    async with opened(postgres.url(schema="costs")):
+        pass
+    park(postgres, "costs", 12, due_us=f"{T0} + n")
+    touched: list[dict[str, int]] = []
+    for waiting, newer in ((200, 0), (20_000, 5_000)):
+        park(postgres, "costs", waiting)
+        if newer:
+            park(postgres, "costs", newer, due_us=f"{T0} - n", generation="2", token="1")
+        postgres.sql("VACUUM ANALYZE costs.run")
+        plans = {name: explained(postgres, "costs", query) for name, query in QUERIES.items()}
+        touched.append({name: blocks(plan) for name, plan in plans.items()})
+    few, many = touched
+    grown = {name: (few[name], many[name]) for name in QUERIES if many[name] > 3 * few[name] + 30}
+    assert not grown
+    for name, plan in plans.items():
+        scans = [node["Node Type"] for node in nodes(plan) if node.get("Relation Name") == "run"]
+        assert scans, name
+        assert {"Seq Scan", "Bitmap Heap Scan"}.isdisjoint(scans), f"{name}: {scans}"
+
+
+async def test_tenants_with_nothing_due_do_not_hide_others(postgres: PostgresServer) -> None:
+    """R-1: tenants are looked at in turn, some at a time; among 300 that only wait, the one that has a run due gets
+    its place, although another has 400 due for longer."""
+    async with opened(postgres.url(schema="hidden"), "w1") as store:
+        park(postgres, "hidden", 400, tenant="'loud'", pipeline="'p0'", due_us=f"{T0} + n", token="1", priority="9")
+        park(postgres, "hidden", 300, tenant="'m' || lpad(n::text, 4, '0')", pipeline="'p0'", token="1")
+        park(postgres, "hidden", 1, id="'quiet'", tenant="'quiet'", pipeline="'p0'", due_us=f"{LATER} - 1")
+        picked: list[str] = []
+        while "quiet" not in picked and len(picked) < 400:
+            picked += await store.pick("w1", LATER, 16, len(picked), SERVING)
+        assert picked.index("quiet") < 16 * 7
+
+
+# --- many at once
+
+
+async def test_many_pick_at_once_and_none_twice(postgres: PostgresServer) -> None:
+    """R-1: whoever is being picked is passed over: nobody waits, and no run goes to two workers."""
+    url = postgres.url(schema="crowd")
+    async with opened(url) as first:
+        park(postgres, "crowd", 300, due_us=f"{T0} + n")
+        stores: list[Store] = [first, *[open_store(url) for _ in range(4)]]
+        for store in stores[1:]:
+            await store.open(owner=None)
+
+        async def all_of(worker: str, store: Store) -> list[str]:
+            mine: list[str] = []
+            while found := await store.pick(worker, LATER, 7, len(mine), SERVING):
+                mine += found
+            return mine
+
+        found = await soon(asyncio.gather(*[all_of(f"w{n}", store) for n, store in enumerate(stores)]))
+        everything = [run_id for mine in found for run_id in mine]
+        assert sorted(everything) == [f"run-{n:07}" for n in range(1, 301)]
+        owners = {row.run.run_id: row.state.worker for row in await first.list_runs(RunFilter(), limit=400)}
+        assert owners == {run_id: f"w{n}" for n, mine in enumerate(found) for run_id in mine}
+        for store in stores[1:]:
+            await store.close()
+
+
+async def test_nobody_waits_for_a_locked_run(postgres: PostgresServer) -> None:
+    """R-1: what a transaction of somebody else holds is passed over at once, and there for the next pick."""
+    url = postgres.url(schema="locked")
+    async with opened(url) as store:
+        for n in range(4):
+            await submitted(store, f"run-{n}")
+        other = await Session.connect(Place.of(url))
+        await other.plain("BEGIN")
+        await other.rows("SELECT 1 FROM @run WHERE id < 'run-2' FOR UPDATE")
+        assert await soon(store.pick("w1", LATER, 4, 0, {"payout": 1})) == ["run-2", "run-3"]
+        await other.plain("ROLLBACK")
+        assert await soon(store.pick("w1", LATER, 4, 0, {"payout": 1})) == ["run-0", "run-1"]
+        other.drop()
+
+
+# --- trouble
+
+
+@pytest.mark.parametrize("lost", [b"COMMIT\0", b"SKIP LOCKED"])
+async def test_a_pick_whose_answer_is_lost_is_found_out(lost: bytes, postgres: PostgresServer) -> None:
+    """R-1, R-8: a worker knows what it has picked, or has not picked it: no run is left with one that does not know."""
+    async with proxied(postgres) as proxy, opened(proxy.url(postgres.url())) as store:
+        for n in range(3):
+            await submitted(store, f"run-{n}")
+        proxy.lose = lost
+        picked: list[str] = []
+        async with asyncio.timeout(10):
+            while len(picked) < 3:  # the server may not have noticed yet that the first attempt is over
+                picked += await store.pick("w1", LATER, 3 - len(picked), len(picked), {"payout": 1})
+        assert proxy.lost == 1
+        assert sorted(picked) == ["run-0", "run-1", "run-2"]
+        assert {run.row.state.worker for run in await store.load_many(picked)} == {"w1"}
+
+
+async def test_what_a_canceled_caller_picked_is_given_to_the_next(postgres: PostgresServer) -> None:
+    """R-1: a pick goes on when its caller is canceled; who picks next is told of it."""
+    async with opened(postgres.url()) as store:
+        for n in range(3):
+            await submitted(store, f"run-{n}")
+        first = asyncio.ensure_future(store.pick("w1", LATER, 3, 0, {"payout": 1}))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait([first])
+        picked: list[str] = []
+        async with asyncio.timeout(10):
+            while len(picked) < 3:
+                picked += await store.pick("w1", LATER, 2, len(picked), {"payout": 1})
+        assert first.cancelled()
+        assert sorted(picked) == ["run-0", "run-1", "run-2"]
