@@ -182,6 +182,12 @@ class Store(Protocol):
         than the one served has advanced [D-4]. Within a class and a priority the pipelines then take turns, and within
         a pipeline whoever is due longest comes first. Of every 16 places, numbers 8 to 11 go to tenants in turn,
         whatever class and priority: to the run of the tenant of a pipeline that is due longest, where there is one.
+        If P pipelines are served, the first run of each that has the highest priority of its class gets its place among
+        the next 3 * P + 16 if it was begun, 8 * P + 16 if not. If T tenants of pipelines have runs that are due, the
+        first run of each gets its place among the next 4 * T + 16. A store looks at a bounded number of tenants at a
+        time, those that have nothing due included, and goes on with the next ones. All this costs what is returned,
+        times the pipelines served, and the priorities and generations that their runs have; in a store that is not
+        shared, what is due.
         """
         ...
 
