@@ -27,8 +27,7 @@ def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
     found: list[str] = []
 
     async def look(client: Client) -> int:
-        after = incomplete + "~" if incomplete else None
-        found.extend(info.run_id for info in await client.list(after=after, limit=SHOWN))
+        found.extend(await client.store.ids_from(incomplete, SHOWN))
         return 0
 
     def work() -> list[str]:

@@ -128,7 +128,7 @@ async def _run_checks(store: Store, info: Mapping[str, str | int], overdue: int,
     """Of runs, held pipelines and what removing left behind; the same in every store."""
     checks: list[Check] = []
     counts: dict[str, int] = {}
-    for (_, status), number in (await store.count_runs(RunFilter())).items():
+    for (_, status), number in (await store.count_runs(RunFilter())).numbers.items():
         counts[status] = counts.get(status, 0) + number
     if info.get("stray_runs"):
         advice = "`perdure gc --older-than 30d` collects what removing left behind; an engine rebuilds lost index rows"

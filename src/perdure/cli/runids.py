@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from perdure.runtime.client import Client
 
 SHORTEST = 6
-_AFTER_ALL = "~"
-"""Sorts behind every character of a run id."""
 
 
 async def resolve_run(client: Client, text: str) -> str:
@@ -32,8 +30,7 @@ async def resolve_run(client: Client, text: str) -> str:
         pass
     if len(text) < SHORTEST:
         refuse(f"{text!r} is too short for a run id", f"give at least its first {SHORTEST} characters, or `last`")
-    found = [info.run_id for info in await client.list(after=text + _AFTER_ALL, limit=4)]
-    matching = [run_id for run_id in found if run_id.startswith(text)]
+    matching = await client.store.ids_from(text, 4)
     if not matching:
         await _unknown(client, text)
     if len(matching) > 1:

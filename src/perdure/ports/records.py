@@ -362,22 +362,6 @@ class LedgerCount(msgspec.Struct, frozen=True, gc=False):
     oldest_us: int
 
 
-class RunFilter(msgspec.Struct, frozen=True, gc=False):
-    """What `list_runs` shows; None matches everything.
-
-    Attributes:
-        statuses: any of these; all if there are none.
-        submitted_after_us, submitted_before_us: from the first, inclusive, up to the second, exclusive.
-    """
-
-    pipeline: str | None = None
-    tenant: str | None = None
-    resource: str | None = None
-    statuses: tuple[RunStatus, ...] = ()
-    submitted_after_us: int | None = None
-    submitted_before_us: int | None = None
-
-
 class WaitingRuns(msgspec.Struct, frozen=True, gc=False):
     """Who waits for a slot.
 

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from perdure.ports.joining import CallerConnection, Journal
+from perdure.ports.listing import ListPlace, RunCounts, RunFilter, RunPage, WaitsFor
 from perdure.ports.places import Candidate, DueRun, Serving, Shared, Tenancy, share, share_served
 from perdure.ports.records import (
     TERMINAL,
@@ -40,7 +41,6 @@ from perdure.ports.records import (
     LoadedRun,
     NewRun,
     PipelineHold,
-    RunFilter,
     RunRow,
     RunStatus,
     RunTail,
@@ -73,7 +73,10 @@ __all__ = [
     "LoadedRun",
     "NewRun",
     "PipelineHold",
+    "ListPlace",
+    "RunCounts",
     "RunFilter",
+    "RunPage",
     "RunRow",
     "RunStatus",
     "RunTail",
@@ -87,6 +90,7 @@ __all__ = [
     "Trouble",
     "WaitCycle",
     "WaitingRuns",
+    "WaitsFor",
     "WorkerRow",
     "Store",
     "share",
@@ -312,12 +316,27 @@ class Store(Protocol):
         """Remove submission keys that have expired; returns how many."""
         ...
 
-    async def list_runs(self, where: RunFilter, /, *, after: str | None = None, limit: int = 50) -> Sequence[RunRow]:
-        """A page of runs, newest id first, ids less than `after`."""
+    async def list_runs(
+        self, where: RunFilter, /, *, after: ListPlace | None = None, oldest_first: bool = False, limit: int = 50
+    ) -> RunPage:
+        """A page of runs, the newest first unless it is asked for the oldest: see `ports.listing` for their order.
+
+        Costs what it returns, also where few runs fit, as long as one thing is asked for, or pipeline, tenant and
+        statuses together; of whatever else is combined, a bounded number of runs is looked at.
+        """
         ...
 
-    async def count_runs(self, where: RunFilter, /) -> dict[tuple[str, str], int]:
-        """Number of runs by (pipeline, status)."""
+    async def count_runs(self, where: RunFilter, /, *, cap: int | None = None) -> RunCounts:
+        """Number of runs by (pipeline, status).
+
+        Args:
+            cap: stop at so many of one pipeline and status, or, where the filter asks for more than those, so many
+                runs looked at; the answer says where it did. None: count all, however long it takes.
+        """
+        ...
+
+    async def ids_from(self, prefix: str, limit: int, /) -> Sequence[str]:
+        """Ids of runs that begin with `prefix`, at most `limit`, the greatest first."""
         ...
 
     async def ledgers(self) -> Sequence[LedgerCount]:

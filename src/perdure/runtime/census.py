@@ -12,7 +12,7 @@ from perdure.core.journal import NewerJournal
 from perdure.core.signature import Ledger, decode_ledger, ledger_of
 from perdure.core.topology import StepSpec, Topology, decode_steps
 from perdure.errors import CorruptJournal, InvalidArgument
-from perdure.ports.store import RunFilter, Store
+from perdure.ports.store import RunFilter, RunPage, Store
 from perdure.runtime.loading import projected
 
 CENSUS_VERSION = 1
@@ -131,11 +131,12 @@ async def _folded(store: Store, run_id: str) -> Ledger | None:
 
 async def _corrupt(store: Store) -> list[str]:
     found: list[str] = []
-    while page := await store.list_runs(
-        RunFilter(statuses=("corrupt",)), after=found[-1] if found else None, limit=_PAGE
-    ):
-        found += [row.run.run_id for row in page]
-    return found
+    page = RunPage((), None)
+    while True:
+        page = await store.list_runs(RunFilter(statuses=("corrupt",)), after=page.next, limit=_PAGE)
+        found += [row.run.run_id for row in page.rows]
+        if page.next is None:
+            return found
 
 
 def check(census: Census, new: Mapping[str, Candidate]) -> CheckReport:

@@ -29,14 +29,13 @@ from perdure.ports.store import (
     Deployment,
     IndexState,
     LoadedRun,
-    RunFilter,
-    RunStatus,
     Store,
 )
-from perdure.runtime.arguments import check_count, check_duration, check_name, check_statuses, check_text, check_time
+from perdure.runtime.arguments import check_count, check_duration, check_name, check_text, check_time
 from perdure.runtime.census import Census, check, take_census
 from perdure.runtime.deploying import Deploy, deploy_all, roll_back
 from perdure.runtime.info import GcReport, RecordedFact, RestoreReport, RunInfo, VerifyReport, info_of
+from perdure.runtime.listing import Lister
 from perdure.runtime.loading import projected
 from perdure.runtime.parts import slug
 from perdure.runtime.restoring import restore
@@ -50,14 +49,13 @@ from perdure.runtime.workforce import WorkerInfo, lacking, workers_of
 
 In = TypeVar("In")
 Out_co = TypeVar("Out_co", covariant=True)
-Page: TypeAlias = list[RunInfo]
 Facts: TypeAlias = list[RecordedFact]
 Deployments: TypeAlias = list[Deployment]
 Deploys: TypeAlias = list[Deploy]
 Workers: TypeAlias = list[WorkerInfo]
 
 
-class Client(Submitter, Schedules):
+class Client(Submitter, Schedules, Lister):
     """Everything one can do with runs but execute them. Made by `App.client`, `App.engine` or `connect`.
 
     All methods may raise `StoreUnavailable`: try again, nothing was lost.
@@ -106,25 +104,6 @@ class Client(Submitter, Schedules):
         lacks = await lacking(self._store, [loaded.row], self._system.now_us())
         return info_of(loaded.row, await projected(self._store, loaded), lacks=lacks.get(run_id, ""))
 
-    async def list(
-        self,
-        *,
-        pipeline: str | None = None,
-        tenant: str | None = None,
-        resource: str | None = None,
-        status: RunStatus | Sequence[RunStatus] = (),
-        submitted_after: datetime | None = None,
-        submitted_before: datetime | None = None,
-        after: str | None = None,
-        limit: int = 50,
-    ) -> Page:
-        """A page of runs, newest first. Give the last id of a page as `after` to get the next."""
-        where = _filter(pipeline, tenant, resource, status, submitted_after, submitted_before)
-        last = None if after is None else check_text("after", after)
-        rows = await self._store.list_runs(where, after=last, limit=check_count("limit", limit, 1, 1000))
-        lacks = await lacking(self._store, rows, self._system.now_us())
-        return [info_of(row, lacks=lacks.get(row.run.run_id, "")) for row in rows]
-
     async def workers(self, *, all: bool = False) -> Workers:
         """Who works on the store, the oldest first [R-2]; of a store with one engine, that engine.
 
@@ -133,12 +112,6 @@ class Client(Submitter, Schedules):
         """
         found = await workers_of(self._store, self._system.now_us())
         return [worker for worker in found if all or worker.state != "dead"]
-
-    async def counts(
-        self, *, pipeline: str | None = None, tenant: str | None = None, status: RunStatus | Sequence[RunStatus] = ()
-    ) -> dict[tuple[str, str], int]:
-        """Number of runs by (pipeline, status)."""
-        return await self._store.count_runs(_filter(pipeline, tenant, None, status, None, None))
 
     async def deployments(self, pipeline: str | None = None) -> Deployments:
         """The registry of topologies, oldest first [D-4]."""
@@ -392,21 +365,3 @@ class Client(Submitter, Schedules):
 
     def _on_change(self) -> None:
         self._waiters.wake_all()
-
-
-def _filter(
-    pipeline: str | None,
-    tenant: str | None,
-    resource: str | None,
-    status: RunStatus | Sequence[RunStatus],
-    submitted_after: datetime | None,
-    submitted_before: datetime | None,
-) -> RunFilter:
-    return RunFilter(
-        None if pipeline is None else check_text("pipeline", pipeline),
-        None if tenant is None else check_text("tenant", tenant),
-        None if resource is None else check_text("resource", resource),
-        check_statuses(status),
-        None if submitted_after is None else check_time("submitted_after", submitted_after),
-        None if submitted_before is None else check_time("submitted_before", submitted_before),
-    )

@@ -15,8 +15,9 @@ from perdure.define.pipeline import AnyPipeline
 from perdure.errors import InvalidArgument, NotAllowed, NotFound, PerdureError, StoreUnavailable
 from perdure.ports.clock import System
 from perdure.ports.joining import CallerConnection
-from perdure.ports.store import PipelineHold, RunFilter, RunRow, RunStatus, Store
-from perdure.runtime.arguments import check_duration, check_name, check_priority, check_text
+from perdure.ports.store import PipelineHold, RunFilter, RunPage, RunRow, RunStatus, Store
+from perdure.runtime.arguments import check_annotations, check_duration, check_name, check_priority, check_text
+from perdure.runtime.listing import check_waiting
 from perdure.runtime.operations import (
     AbandonRun,
     CancelRun,
@@ -201,16 +202,15 @@ class Operator:
         chosen = _Chosen(selector, self._system.now_us())
         check(operation)
         verdicts: list[RunVerdict] = []
-        after: str | None = None
+        page = RunPage(())
         while True:
-            rows = await self._store.list_runs(chosen.filter, after=after, limit=PAGE)
-            found = [row for row in rows if chosen.fits(row)]
+            page = await self._store.list_runs(chosen.filter, after=page.next, limit=PAGE)
+            found = [row for row in page.rows if chosen.fits(row)]
             verdicts += await asyncio.gather(*(self._verdict(row, operation, dry_run) for row in found))
             if progress is not None and found:
                 progress(len(verdicts))
-            if len(rows) < PAGE:
+            if page.next is None:
                 return verdicts
-            after = rows[-1].run.run_id
 
     async def _verdict(self, row: RunRow, operation: RunOperation, dry_run: bool) -> RunVerdict:
         run_id, pipeline, status = row.run.run_id, row.run.pipeline, row.state.status
@@ -386,17 +386,26 @@ class _Chosen:
         s = selector
         if s == Selector():
             raise InvalidArgument("a selector that chooses every run of the store is refused; give at least one thing")
-        for what, name in (("pipeline", s.pipeline), ("tenant", s.tenant), ("resource", s.resource), ("step", s.step)):
+        names = (s.pipeline, s.tenant, s.resource, s.step, s.worker)
+        for what, name in zip(("pipeline", "tenant", "resource", "step", "worker"), names, strict=True):
             if name is not None:
                 check_name(what, name)
-        self._step, self._reason = s.step, s.reason
-        before_us = None if s.older_than is None else now_us - _age_us(s.older_than)
-        self.filter = RunFilter(s.pipeline, s.tenant, s.resource, s.statuses or UNENDED, None, before_us)
+        self._reason = s.reason
+        self.filter = RunFilter(
+            s.pipeline,
+            s.tenant,
+            s.resource,
+            s.statuses or UNENDED,
+            submitted_before_us=None if s.older_than is None else now_us - _age_us(s.older_than),
+            step=s.step,
+            worker=s.worker,
+            waiting=check_waiting(s.waiting),
+            annotations=tuple(sorted(check_annotations(s.annotations).items())),
+        )
 
     def fits(self, row: RunRow) -> bool:
         """Whether a row that the store found is chosen."""
-        reason = row.state.reason.partition(": ")[0]
-        return self._step in (None, row.state.step) and self._reason in (None, reason)
+        return self._reason in (None, row.state.reason.partition(": ")[0])
 
 
 def _age_us(age: Duration) -> int:

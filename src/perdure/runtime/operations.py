@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from perdure.core.durations import Duration
-from perdure.ports.store import RunStatus
+from perdure.ports.store import RunStatus, WaitsFor
 from perdure.runtime.run import UNSET
 
 
@@ -89,6 +89,9 @@ class Selector(msgspec.Struct, frozen=True):
         step: the step a run stands at, as `list` shows it: a run between two steps stands at none.
         reason: the word for why it is held, invalid or backing off, such as `attempts-exhausted`.
         older_than: submitted longer ago than this, in seconds or as a `timedelta`.
+        worker: who owns it.
+        waiting: what it waits for, any of these; see `Client.list`.
+        annotations: all of these.
     """
 
     pipeline: str | None = None
@@ -98,6 +101,9 @@ class Selector(msgspec.Struct, frozen=True):
     step: str | None = None
     reason: str | None = None
     older_than: Duration | None = None
+    worker: str | None = None
+    waiting: tuple[WaitsFor, ...] = ()
+    annotations: dict[str, str] | None = None
 
 
 class RunVerdict(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from perdure.core.projection import REDUCER_VERSION, Projection, dump
 from perdure.core.signature import sign, signature_of
 from perdure.core.units import resting
 from perdure.errors import CorruptJournal, NotFound
-from perdure.ports.store import TERMINAL, LoadedRun, RunFilter, RunRow, Snapshot, Store
+from perdure.ports.store import TERMINAL, LoadedRun, RunFilter, RunPage, RunRow, Snapshot, Store
 from perdure.runtime.arguments import STATUSES
 from perdure.runtime.indexing import corrupt_state, facts_state, new_run
 from perdure.runtime.info import Finding, VerifyReport
@@ -31,7 +31,7 @@ async def verify(
     """Check one run, or all; see `Client.verify`."""
     runs = facts = repaired = 0
     findings: list[Finding] = []
-    total = 1 if run_id is not None else sum((await store.count_runs(RunFilter())).values())
+    total = 1 if run_id is not None else sum((await store.count_runs(RunFilter())).numbers.values())
     async for found in _runs(store, run_id):
         loaded = await store.load_all_rows(found)
         if loaded is None:
@@ -59,11 +59,13 @@ async def _runs(store: Store, run_id: str | None) -> AsyncIterator[str]:
     if run_id is not None:
         yield run_id
         return
-    after: str | None = None
-    while page := await store.list_runs(RunFilter(), after=after, limit=_PAGE):
-        for row in page:
+    page = RunPage((), None)
+    while True:
+        page = await store.list_runs(RunFilter(), after=page.next, limit=_PAGE)
+        for row in page.rows:
             yield row.run.run_id
-        after = page[-1].run.run_id
+        if page.next is None:
+            return
 
 
 def check_run(loaded: LoadedRun, snapshot: Snapshot | None, now_us: int) -> list[Finding]:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from perdure.errors import InvalidArgument
 from perdure.ports.joining import CallerConnection, Journal
+from perdure.ports.listing import fits, place_of
 from perdure.ports.store import (
     Deployment,
     DueRun,
@@ -20,10 +21,13 @@ from perdure.ports.store import (
     IndexState,
     JournalRow,
     LedgerCount,
+    ListPlace,
     LoadedRun,
     NewRun,
     PipelineHold,
+    RunCounts,
     RunFilter,
+    RunPage,
     RunRow,
     RunTail,
     ScheduleState,
@@ -135,22 +139,38 @@ class MemoryStore(MemoryBase):
     def on_trouble(self, listener: Callable[[Trouble], None], /) -> None:
         """Nothing can go wrong here."""
 
-    async def list_runs(self, where: RunFilter, /, *, after: str | None = None, limit: int = 50) -> Sequence[RunRow]:
+    async def list_runs(
+        self, where: RunFilter, /, *, after: ListPlace | None = None, oldest_first: bool = False, limit: int = 50
+    ) -> RunPage:
         self._live()
-        rows = [row for row in self._rows(where) if after is None or row.run.run_id < after]
-        return sorted(rows, key=lambda row: row.run.run_id, reverse=True)[:limit]
+        places = sorted(((place_of(where, row), row) for row in self._rows(where)), key=_in_order)
+        if not oldest_first:
+            places.reverse()
+        if after is not None:
+            behind = (after.at_us, after.locator)
+            places = [
+                pair for pair in places if (_in_order(pair) > behind) == oldest_first and _in_order(pair) != behind
+            ]
+        shown = places[:limit]
+        return RunPage(tuple(row for _, row in shown), shown[-1][0] if len(places) > limit else None)
 
-    async def count_runs(self, where: RunFilter, /) -> dict[tuple[str, str], int]:
+    async def count_runs(self, where: RunFilter, /, *, cap: int | None = None) -> RunCounts:
         self._live()
         counts: dict[tuple[str, str], int] = {}
         for row in self._rows(where):
             key = row.run.pipeline, row.state.status
             counts[key] = counts.get(key, 0) + 1
-        return counts
+        more = frozenset(key for key, number in counts.items() if cap is not None and number > cap)
+        return RunCounts({key: cap if key in more and cap is not None else n for key, n in counts.items()}, more)
+
+    async def ids_from(self, prefix: str, limit: int, /) -> Sequence[str]:
+        self._live()
+        ids = [row.run.run_id for row in self._rows(RunFilter()) if row.run.run_id.startswith(prefix)]
+        return sorted(ids, reverse=True)[:limit]
 
     def _rows(self, where: RunFilter) -> list[RunRow]:
         rows = [self.data.row(run) for run in self.data.runs()]
-        return [row for row in rows if row is not None and _matches(where, row)]
+        return [row for row in rows if row is not None and fits(where, row)]
 
     # --- sweeps and registry
 
@@ -365,13 +385,5 @@ class MemoryStore(MemoryBase):
         }
 
 
-def _matches(where: RunFilter, row: RunRow) -> bool:
-    run = row.run
-    return (
-        where.pipeline in (None, run.pipeline)
-        and where.tenant in (None, run.tenant)
-        and where.resource in (None, run.resource)
-        and (not where.statuses or row.state.status in where.statuses)
-        and (where.submitted_after_us is None or run.submitted_us >= where.submitted_after_us)
-        and (where.submitted_before_us is None or run.submitted_us < where.submitted_before_us)
-    )
+def _in_order(pair: tuple[ListPlace, RunRow]) -> tuple[int, int]:
+    return pair[0].at_us, pair[0].locator

@@ -10,8 +10,6 @@ from perdure.ports.store import (
     LedgerCount,
     LoadedRun,
     NewRun,
-    RunFilter,
-    RunRow,
     Snapshot,
 )
 from perdure.storage.postgres import awaits
@@ -32,7 +30,7 @@ from perdure.storage.postgres.rows import (
     state_values,
 )
 from perdure.storage.postgres.schema import SCHEMA_VERSION, WAITING
-from perdure.storage.postgres.session import Row, Session, Statements, Value
+from perdure.storage.postgres.session import Row, Session, Statements
 from perdure.storage.postgres.workers import GONE
 
 # --- one run
@@ -127,43 +125,6 @@ async def wake_resting(session: Session, pipeline: str, signature: bytes, now_us
 
 
 # --- lists
-
-
-async def list_runs(session: Session, where: RunFilter, after: str | None, limit: int) -> list[RunRow]:
-    """A page, newest id first. Walks the id index, so that a page costs its own size unless a filter is rare."""
-    condition, values = _condition(where)
-    if after is not None:
-        condition, values = f"{condition} AND id < %s", [*values, after]
-    found = await session.rows(
-        f"SELECT {RUN_COLUMNS} FROM @run r WHERE {condition} ORDER BY id DESC LIMIT %s", [*values, limit]
-    )
-    return [read_run(row) for row in found]
-
-
-async def count_runs(session: Session, where: RunFilter) -> dict[tuple[str, str], int]:
-    """Counts by (pipeline, status)."""
-    condition, values = _condition(where)
-    found = await session.rows(f"SELECT pipeline, status, count(*) FROM @run WHERE {condition} GROUP BY 1, 2", values)
-    return {(pipeline, status): count for pipeline, status, count in found}
-
-
-def _condition(where: RunFilter) -> tuple[str, list[Value]]:
-    parts: list[str] = ["true"]
-    values: list[Value] = []
-    for clause, value in (
-        ("pipeline = %s", where.pipeline),
-        ("tenant = %s", where.tenant),
-        ("resource = %s", where.resource),
-        ("submitted_us >= %s", where.submitted_after_us),
-        ("submitted_us < %s", where.submitted_before_us),
-    ):
-        if value is not None:
-            parts.append(clause)
-            values.append(value)
-    if where.statuses:
-        parts.append("status = ANY (%s)")
-        values.append(list(where.statuses))
-    return " AND ".join(parts), values
 
 
 _LIVE = "status NOT IN ('succeeded', 'failed', 'canceled', 'corrupt')"

@@ -19,11 +19,13 @@ from perdure.ports.store import (
     IndexState,
     JournalRow,
     LedgerCount,
+    ListPlace,
     LoadedRun,
     NewRun,
     PipelineHold,
+    RunCounts,
     RunFilter,
-    RunRow,
+    RunPage,
     RunTail,
     ScheduleState,
     Serving,
@@ -34,7 +36,7 @@ from perdure.ports.store import (
     WaitingRuns,
     WorkerRow,
 )
-from perdure.storage.postgres import awaits, keys, queries, retention, slots, small, turns, workers
+from perdure.storage.postgres import awaits, keys, listing, queries, retention, slots, small, turns, workers
 from perdure.storage.postgres.group import PutSnapshot, SetIndex
 from perdure.storage.postgres.jobs import Job, Work
 from perdure.storage.postgres.joined import JoinedTransaction, join
@@ -261,11 +263,16 @@ class PostgresStore:
     async def attention(self, worker: str, /) -> Sequence[str]:
         return await self._read(lambda s: queries.attention(s, worker))
 
-    async def list_runs(self, where: RunFilter, /, *, after: str | None = None, limit: int = 50) -> Sequence[RunRow]:
-        return await self._read(lambda s: queries.list_runs(s, where, after, limit))
+    async def list_runs(
+        self, where: RunFilter, /, *, after: ListPlace | None = None, oldest_first: bool = False, limit: int = 50
+    ) -> RunPage:
+        return await self._read(lambda s: listing.list_runs(s, where, after, oldest_first, limit))
 
-    async def count_runs(self, where: RunFilter, /) -> dict[tuple[str, str], int]:
-        return await self._read(lambda s: queries.count_runs(s, where))
+    async def count_runs(self, where: RunFilter, /, *, cap: int | None = None) -> RunCounts:
+        return await self._read(lambda s: listing.count_runs(s, where, cap))
+
+    async def ids_from(self, prefix: str, limit: int, /) -> Sequence[str]:
+        return await self._read(lambda s: listing.ids_from(s, prefix, limit))
 
     async def deployments(self, pipeline: str | None = None, /) -> Sequence[Deployment]:
         return await self._read(lambda s: small.deployments(s, pipeline))

@@ -14,8 +14,6 @@ from perdure.ports.store import (
     LedgerCount,
     LoadedRun,
     NewRun,
-    RunFilter,
-    RunRow,
     Snapshot,
 )
 from perdure.storage import labels
@@ -25,7 +23,6 @@ from perdure.storage.sqlite.rows import (
     JOURNAL_COLUMNS,
     RUN_COLUMNS,
     STATE_ASSIGNMENTS,
-    SqlValue,
     ledger_values,
     number,
     one,
@@ -121,41 +118,6 @@ def wake_resting(con: sqlite3.Connection, pipeline: str, signature: bytes, now_u
 
 
 # --- lists
-
-
-def list_runs(con: sqlite3.Connection, where: RunFilter, after: str | None, limit: int) -> list[RunRow]:
-    """A page, newest id first. Walks the id index, so that a page costs its own size unless a filter is rare."""
-    condition, values = _condition(where)
-    if after is not None:
-        condition, values = f"{condition} AND id < ?", [*values, after]
-    found = con.execute(f"SELECT {RUN_COLUMNS} FROM run WHERE {condition} ORDER BY id DESC LIMIT ?", (*values, limit))
-    return [read_run(row) for row in found]
-
-
-def count_runs(con: sqlite3.Connection, where: RunFilter) -> dict[tuple[str, str], int]:
-    """Counts by (pipeline, status)."""
-    condition, values = _condition(where)
-    found = con.execute(f"SELECT pipeline, status, count(*) FROM run WHERE {condition} GROUP BY 1, 2", values)
-    return {(pipeline, status): count for pipeline, status, count in found}
-
-
-def _condition(where: RunFilter) -> tuple[str, list[SqlValue]]:
-    parts: list[str] = ["1"]
-    values: list[SqlValue] = []
-    for clause, value in (
-        ("pipeline = ?", where.pipeline),
-        ("tenant = ?", where.tenant),
-        ("coalesce(resource, slot_key, id) = ?", where.resource),
-        ("submitted_us >= ?", where.submitted_after_us),
-        ("submitted_us < ?", where.submitted_before_us),
-    ):
-        if value is not None:
-            parts.append(clause)
-            values.append(value)
-    if where.statuses:
-        parts.append(f"status IN ({', '.join('?' * len(where.statuses))})")
-        values += where.statuses
-    return " AND ".join(parts), values
 
 
 def ledgers(con: sqlite3.Connection) -> list[LedgerCount]:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import sqlite3
 
 from perdure.errors import StoreUnusable
+from perdure.storage import listing
 from perdure.storage.sqlite import awaits
 from perdure.storage.sqlite.busy import patiently
+from perdure.storage.sqlite.listing import IN_INDEX, NAMED
 from perdure.storage.sqlite.slots import WAITING, grant
 
 APPLICATION_ID = 0x70726472  # "prdr"
@@ -40,7 +42,7 @@ SCHEMA = (
     # Index rows. resource NULL: the slot key or else the run's id.
     # input_digest NULL: the first fact tells it. worker NULL: nobody. waits NULL: it never waits for its slot.
     # awaiting NULL: it waits for no other run. annotations NULL: it has none.
-    """
+    f"""
     CREATE TABLE run (
         n INTEGER PRIMARY KEY AUTOINCREMENT,
         id TEXT NOT NULL UNIQUE,
@@ -70,7 +72,8 @@ SCHEMA = (
         priority INTEGER NOT NULL DEFAULT 0,
         waits TEXT,
         awaiting INTEGER,
-        annotations TEXT
+        annotations TEXT,
+        waits_for TEXT GENERATED ALWAYS AS ({listing.waits_for(WAITING)}) VIRTUAL
     ) STRICT
     """,
     "CREATE UNIQUE INDEX run_slot ON run (slot_key, pipeline, tenant) WHERE slot_held = 1",
@@ -79,6 +82,14 @@ SCHEMA = (
     "CREATE INDEX run_due_new ON run (priority, due_us) WHERE due_us IS NOT NULL AND token = 0",
     "CREATE INDEX run_owned ON run (attention) WHERE worker IS NOT NULL",
     "CREATE INDEX run_invalid ON run (pipeline) WHERE status = 'invalid'",
+    # For lists, see `storage.listing`; the number of a run is the last column of each. Claims write to none of them.
+    f"CREATE INDEX run_listed ON run (pipeline, status, submitted_us) WHERE {listing.LISTED}",
+    f"CREATE INDEX run_tenant ON run (tenant, pipeline, status, submitted_us) "
+    f"WHERE tenant <> 'default' AND {listing.LISTED}",
+    f"CREATE INDEX run_resource ON run ({NAMED}, submitted_us) WHERE {IN_INDEX}",
+    f"CREATE INDEX run_stands ON run (waits_for, step, submitted_us) WHERE {listing.STANDS}",
+    f"CREATE INDEX run_ledger ON run (pipeline, signature, id, submitted_us) WHERE {listing.LIVE}",
+    "CREATE INDEX run_ended ON run (ended_us) WHERE ended_us IS NOT NULL",
     # Who waits for a slot, and passing it on: with the end of the run that had it, whoever writes that [R-16].
     f"CREATE INDEX run_waiting ON run (slot_key, pipeline, tenant, n) WHERE {WAITING}",
     f"""

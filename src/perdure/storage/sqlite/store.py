@@ -23,11 +23,13 @@ from perdure.ports.store import (
     IndexState,
     JournalRow,
     LedgerCount,
+    ListPlace,
     LoadedRun,
     NewRun,
     PipelineHold,
+    RunCounts,
     RunFilter,
-    RunRow,
+    RunPage,
     RunTail,
     ScheduleState,
     Serving,
@@ -39,7 +41,7 @@ from perdure.ports.store import (
     WaitingRuns,
     WorkerRow,
 )
-from perdure.storage.sqlite import awaits, holds, keys, queries, retention, schedules, slots, turns
+from perdure.storage.sqlite import awaits, holds, keys, listing, queries, retention, schedules, slots, turns
 from perdure.storage.sqlite.busy import PATIENCE_S
 from perdure.storage.sqlite.group import PutSnapshot, SetIndex
 from perdure.storage.sqlite.mail import Mailbox
@@ -284,11 +286,16 @@ class SqliteStore:
     async def attention(self, worker: str, /) -> Sequence[str]:
         return await self._read(lambda con: queries.attention(con, worker))
 
-    async def list_runs(self, where: RunFilter, /, *, after: str | None = None, limit: int = 50) -> Sequence[RunRow]:
-        return await self._read(lambda con: queries.list_runs(con, where, after, limit))
+    async def list_runs(
+        self, where: RunFilter, /, *, after: ListPlace | None = None, oldest_first: bool = False, limit: int = 50
+    ) -> RunPage:
+        return await self._read(lambda con: listing.list_runs(con, where, after, oldest_first, limit))
 
-    async def count_runs(self, where: RunFilter, /) -> dict[tuple[str, str], int]:
-        return await self._read(lambda con: queries.count_runs(con, where))
+    async def count_runs(self, where: RunFilter, /, *, cap: int | None = None) -> RunCounts:
+        return await self._read(lambda con: listing.count_runs(con, where, cap))
+
+    async def ids_from(self, prefix: str, limit: int, /) -> Sequence[str]:
+        return await self._read(lambda con: listing.ids_from(con, prefix, limit))
 
     async def deployments(self, pipeline: str | None = None, /) -> Sequence[Deployment]:
         return await self._read(lambda con: queries.deployments(con, pipeline))

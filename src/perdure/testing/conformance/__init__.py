@@ -17,7 +17,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from perdure.ports.store import Store
-from perdure.testing.conformance import awaits, index, journal, life, picks, retention, schedules, submit, workers
+from perdure.testing.conformance import (
+    awaits,
+    index,
+    journal,
+    life,
+    listing,
+    picks,
+    retention,
+    schedules,
+    submit,
+    workers,
+)
 from perdure.testing.conformance.lab import Check, Draft, Lab
 
 __all__ = ["CHECKS", "Check", "Draft", "Lab", "run_check"]
@@ -28,6 +39,7 @@ CHECKS: tuple[Check, ...] = (
     *awaits.CHECKS,
     *picks.CHECKS,
     *life.CHECKS,
+    *listing.CHECKS,
     *retention.CHECKS,
     *submit.CHECKS,
     *schedules.CHECKS,

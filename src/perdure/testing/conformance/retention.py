@@ -32,7 +32,7 @@ def tail(draft: Draft) -> RunTail:
 
 
 async def _kept(store: Store) -> list[str]:
-    return sorted([row.run.run_id for row in await store.list_runs(RunFilter())])
+    return sorted([row.run.run_id for row in (await store.list_runs(RunFilter())).rows])
 
 
 async def _waited_for(store: Store) -> Draft:

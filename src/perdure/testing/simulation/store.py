@@ -22,11 +22,13 @@ from perdure.ports.store import (
     IndexState,
     JournalRow,
     LedgerCount,
+    ListPlace,
     LoadedRun,
     NewRun,
     PipelineHold,
+    RunCounts,
     RunFilter,
-    RunRow,
+    RunPage,
     RunTail,
     ScheduleState,
     Serving,
@@ -296,13 +298,19 @@ class FaultyStore:
     def on_trouble(self, listener: Callable[[Trouble], None], /) -> None:
         self._trouble.append(listener)
 
-    async def list_runs(self, where: RunFilter, /, *, after: str | None = None, limit: int = 50) -> Sequence[RunRow]:
+    async def list_runs(
+        self, where: RunFilter, /, *, after: ListPlace | None = None, oldest_first: bool = False, limit: int = 50
+    ) -> RunPage:
         await self._read()
-        return await self._inner.list_runs(where, after=after, limit=limit)
+        return await self._inner.list_runs(where, after=after, oldest_first=oldest_first, limit=limit)
 
-    async def count_runs(self, where: RunFilter, /) -> dict[tuple[str, str], int]:
+    async def count_runs(self, where: RunFilter, /, *, cap: int | None = None) -> RunCounts:
         await self._read()
-        return await self._inner.count_runs(where)
+        return await self._inner.count_runs(where, cap=cap)
+
+    async def ids_from(self, prefix: str, limit: int, /) -> Sequence[str]:
+        await self._read()
+        return await self._inner.ids_from(prefix, limit)
 
     async def journal_of(self, run_id: str, /) -> tuple[int, Sequence[JournalRow]] | None:
         await self._read()

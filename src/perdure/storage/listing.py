@@ -1,0 +1,316 @@
+"""Which index of the table of runs answers a filter, and how a page is found along it: what all stores of tables share.
+
+A path is one or more streams, each a range of an index that has the list's order; a page merges their heads, as many
+rows of each as it may need. What the path does not decide is looked up for the rows of such a window; where few of them
+fit, the window widens, and ends at `LOOKED_AT` rows whatever was found.
+
+In SQL texts `?` stands for a value, `@` before the name of a table of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from perdure.ports.listing import (
+    FOR_A_LIMIT,
+    FOR_A_MESSAGE,
+    FOR_A_TIME,
+    FOR_OTHERS,
+    WAITS_FOR,
+    ListPlace,
+    RunCounts,
+    RunFilter,
+)
+
+LOOKED_AT = 5_000
+"""Rows that are looked at for one page, at most about."""
+WIDER = 5
+
+SqlValues: TypeAlias = "tuple[str | int, ...]"
+LISTED = "worker IS NULL"
+"""Rows of the index by pipeline and status: those nobody owns, so that a claim writes nothing there; others are few."""
+STANDS = "worker IS NULL AND (waits_for <> '' OR step <> '')"
+"""Rows of the index by what runs wait for, and where they stand."""
+LIVE = "worker IS NULL AND status NOT IN ('succeeded', 'failed', 'canceled', 'corrupt')"
+"""Rows of the index by ledger."""
+
+
+def waits_for(waiting: str) -> str:
+    """`ports.listing.waits_for` as an expression.
+
+    Args:
+        waiting: the condition of a run that waits for its slot.
+    """
+    times = ", ".join(f"'{reason}'" for reason in FOR_A_TIME)
+    return f"""
+        CASE WHEN ended_us IS NOT NULL OR worker IS NOT NULL THEN ''
+        WHEN {waiting} THEN 'slot'
+        WHEN status = 'invalid' THEN 'deployment'
+        WHEN status <> 'ready' THEN ''
+        WHEN awaiting IS NOT NULL THEN 'run'
+        WHEN {_begins(FOR_A_MESSAGE)} THEN 'message'
+        WHEN {_begins(FOR_A_LIMIT)} THEN 'limit'
+        WHEN {_begins(FOR_OTHERS)} THEN 'run'
+        WHEN reason IN ({times}) OR (token = 0 AND due_us > submitted_us) THEN 'time'
+        WHEN reason <> '' THEN 'retry' ELSE '' END
+    """
+
+
+def _begins(words: str) -> str:
+    return f"substr(reason, 1, {len(words)}) = '{words}'"
+
+
+class Dialect(msgspec.Struct, frozen=True):
+    """Where the tables of two stores differ.
+
+    Attributes:
+        resource: the resource of a row.
+        named: the same, as the index by resource has it.
+        in_index: which rows are in that index: those with a resource that is not the run's own id, but for live ones
+            that hold their slot, which the index of slots has.
+        in_slots: the rest of those.
+        itself: the run is its own resource.
+    """
+
+    resource: str
+    named: str
+    in_index: str
+    in_slots: str
+    itself: str
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """Rows of a table that an index has in the list's order, or that are few."""
+
+    where: str
+    values: SqlValues = ()
+
+
+class Groups(msgspec.Struct, frozen=True):
+    """A stream for each combination that is there of columns which follow `fixed` in the index.
+
+    Attributes:
+        only: values of the last column that are wanted; () for any.
+    """
+
+    fixed: str
+    values: SqlValues
+    columns: tuple[str, ...]
+    only: tuple[str, ...] = ()
+
+
+class Path(msgspec.Struct, frozen=True):
+    """How a filter is answered.
+
+    Attributes:
+        table: where the streams are ranges of an index.
+        at, number: its columns of the list's order.
+        decided: a row of a group fits, whatever else stands in it.
+    """
+
+    streams: tuple[Stream, ...]
+    groups: tuple[Groups, ...] = ()
+    table: str = "@run"
+    at: str = "submitted_us"
+    number: str = "n"
+    decided: bool = False
+
+
+class Condition:
+    """A condition on a row of `@run r`, and its values."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._values: list[str | int] = []
+
+    def add(self, part: str, *values: str | int) -> None:
+        """One thing more that has to hold."""
+        self._parts.append(part)
+        self._values += values
+
+    @property
+    def sql(self) -> str:
+        return " AND ".join(self._parts) or "1 = 1"
+
+    @property
+    def values(self) -> SqlValues:
+        return tuple(self._values)
+
+
+def condition(where: RunFilter, d: Dialect) -> Condition:
+    """All that a filter asks for."""
+    found = Condition()
+    for part, value in (
+        ("pipeline = ?", where.pipeline),
+        ("tenant = ?", where.tenant),
+        (f"{d.resource} = ?", where.resource),
+        ("r.submitted_us >= ?", where.submitted_after_us),
+        ("r.submitted_us < ?", where.submitted_before_us),
+        ("ended_us >= ?", where.ended_after_us),
+        ("ended_us < ?", where.ended_before_us),
+        ("step = ?", where.step),
+        ("worker = ?", where.worker),
+    ):
+        if value is not None:
+            found.add(part, value)
+    for column, words in (("status", where.statuses), ("waits_for", where.waiting)):
+        if words:
+            found.add(f"{column} IN ({', '.join('?' * len(words))})", *words)
+    for key, value in where.annotations:
+        found.add("EXISTS (SELECT 1 FROM @annotation a WHERE a.run = r.n AND a.key = ? AND a.value = ?)", key, value)
+    return found
+
+
+def bounds(where: RunFilter, path: Path, after: ListPlace | None, oldest_first: bool) -> Condition:
+    """Where the range of a stream begins and ends."""
+    found = Condition()
+    by_end = path.at == "ended_us"
+    first, end = (
+        (where.ended_after_us, where.ended_before_us)
+        if by_end
+        else (where.submitted_after_us, where.submitted_before_us)
+    )
+    if first is not None:
+        found.add(f"{path.at} >= ?", first)
+    if end is not None:
+        found.add(f"{path.at} < ?", end)
+    if after is not None:
+        found.add(f"({path.at}, {path.number}) {'>' if oldest_first else '<'} (?, ?)", after.at_us, after.locator)
+    return found
+
+
+def path_of(where: RunFilter, d: Dialect) -> Path:
+    """The index for a filter: the one that leaves least, as far as one can know without looking."""
+    if where.by_end:
+        return Path((Stream("ended_us IS NOT NULL"),), at="ended_us")
+    if where.resource is not None:
+        return Path(
+            (
+                Stream(f"{d.named} = ? AND {d.in_index}", (where.resource,)),
+                Stream(f"slot_key = ? AND {d.in_slots}", (where.resource,)),
+                Stream(f"id = ? AND {d.itself}", (where.resource,)),
+            )
+        )
+    if where.annotations:
+        return Path((Stream("key = ? AND value = ?", where.annotations[0]),), table="@annotation", number="run")
+    if where.worker is not None:
+        return Path((_owned(where, d),))
+    if where.step is not None:
+        kinds: tuple[str, ...] = where.waiting or ("", *WAITS_FOR)
+        streams = [Stream(f"waits_for = ? AND step = ? AND {STANDS}", (kind, where.step)) for kind in kinds]
+        return Path((*streams, _owned(where, d)))
+    if where.waiting:
+        return Path((), tuple(Groups(f"waits_for = ? AND {STANDS}", (kind,), ("step",)) for kind in where.waiting))
+    groups = Condition()
+    groups.add(LISTED)
+    if where.tenant not in (None, "default"):
+        groups.add("tenant <> 'default'")
+        groups.add("tenant = ?", where.tenant or "")
+    if where.pipeline is not None:
+        groups.add("pipeline = ?", where.pipeline)
+    found = Groups(groups.sql, groups.values, ("pipeline", "status"), where.statuses)
+    return Path((_owned(where, d),), (found,), decided=where.tenant != "default")
+
+
+def _owned(where: RunFilter, d: Dialect) -> Stream:
+    """Runs that somebody works on: as many as that takes."""
+    wanted = condition(where, d)
+    return Stream(f"worker IS NOT NULL AND {wanted.sql}", wanted.values)
+
+
+class Window(msgspec.Struct, frozen=True):
+    """A question for the store: so many rows along the path, from a place on, as (time, number, whether it fits)."""
+
+    after: ListPlace | None
+    size: int
+
+
+Looked: TypeAlias = "Sequence[tuple[int, int, bool]]"
+
+
+class Search:
+    """Finds a page, window by window.
+
+    Attributes:
+        window: what to ask of the store next; None when the page is found.
+        numbers: the rows of the page, in order.
+        next: where the next page begins.
+    """
+
+    def __init__(self, after: ListPlace | None, limit: int) -> None:
+        self.window: Window | None = Window(after, limit + 1)
+        self.numbers: list[int] = []
+        self.next: ListPlace | None = None
+        self._limit = limit
+        self._found: list[ListPlace] = []
+        self._looked = 0
+
+    def take(self, rows: Looked) -> None:
+        """What the store found in the window."""
+        window = self.window
+        if window is None:
+            return
+        self._looked += len(rows)
+        self._found += [ListPlace(at_us, n) for at_us, n, fits in rows if fits]
+        ended = len(rows) < window.size
+        if len(self._found) > self._limit:
+            self._end(self._found[self._limit - 1])
+        elif ended:
+            self._end(None)
+        else:
+            place = ListPlace(rows[-1][0], rows[-1][1])
+            if self._looked >= LOOKED_AT:
+                self._end(place)
+            else:
+                self.window = Window(place, min(window.size * WIDER, LOOKED_AT))
+
+    def _end(self, next: ListPlace | None) -> None:
+        self.window, self.next = None, next
+        self.numbers = [place.locator for place in self._found[: self._limit]]
+
+
+Counted: TypeAlias = "Iterable[tuple[str, str, int, int]]"
+"""Of each pipeline and status in a stream: rows looked at, rows that fit."""
+
+
+class Tally:
+    """Adds up what streams held.
+
+    Args:
+        cap: rows of each stream that count; one more was looked at, to see whether there are more.
+    """
+
+    def __init__(self, cap: int | None) -> None:
+        self._cap = cap
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._more: set[tuple[str, str]] = set()
+        self._complete = True
+
+    def add(self, counted: Counted, *, group: bool) -> None:
+        """What one stream held.
+
+        Args:
+            group: it is of one pipeline and status.
+        """
+        looked = 0
+        keys: list[tuple[str, str]] = []
+        for pipeline, status, rows, fitting in counted:
+            looked += rows
+            if fitting:
+                keys.append((pipeline, status))
+                self._numbers[pipeline, status] = self._numbers.get((pipeline, status), 0) + fitting
+        if self._cap is not None and looked > self._cap:
+            self._more.update(keys)
+            self._complete = self._complete and group and bool(keys)
+
+    def counts(self) -> RunCounts:
+        """The sum."""
+        cap = self._cap
+        if cap is None:
+            return RunCounts(self._numbers)
+        more = self._more | {key for key, number in self._numbers.items() if number > cap}
+        numbers = {key: min(number, cap) for key, number in self._numbers.items()}
+        return RunCounts(numbers, frozenset(more), self._complete)
