@@ -58,8 +58,10 @@ def judge_books(run: RunInfo, done: Counter[tuple[str, str]]) -> list[str]:
 
 async def all_runs(client: Client) -> list[RunInfo]:
     """Every run."""
-    found: list[RunInfo] = []
-    while page := await client.list(limit=500, after=found[-1].run_id if found else None):
+    page = await client.list(limit=500)
+    found: list[RunInfo] = list(page)
+    while page.next is not None:
+        page = await client.list(limit=500, after=page.next)
         found += page
     return found
 

@@ -33,7 +33,7 @@ def test_list_shows_runs_newest_first_and_counts(shop: Path, cli: Cli) -> None:
 
 def test_list_as_json_has_the_documented_keys(shop: Path, cli: Cli) -> None:
     found = cli("list", "--json").json()
-    assert set(found) == {"runs", "counts", "next", "held_pipelines"}
+    assert set(found) == {"runs", "counts", "at_least", "next", "held_pipelines"}
     assert found["counts"] == STATUSES
     assert found["next"] is None
     runs = records(found["runs"])
@@ -64,7 +64,38 @@ def test_list_goes_through_pages(shop: Path, cli: Cli) -> None:
     names = [run["resource"] for run in [*records(first["runs"]), *records(second["runs"])]]
     assert names == ["later", "odd", "stuck", "bad", "more", "good"]
     assert second["next"] is None
-    assert f"perdure list --after {first['next']}" in cli("list", "--limit", "4").err
+    assert f"perdure list --limit 4 --after {first['next']}" in cli("list", "--limit", "4").err
+
+
+def test_the_next_page_is_named_with_its_options(shop: Path, cli: Cli) -> None:
+    first = cli("list", "-s", "succeeded", "-s", "failed", "--oldest", "-n", "1", "--tenant", "default")
+    assert first.out.splitlines()[1].split()[2] == "good"
+    command = first.err.split("`")[1]
+    assert command.startswith(
+        "perdure list --status succeeded --status failed --tenant default --oldest --limit 1 --af"
+    )
+    assert cli(*command.split()[1:]).out.splitlines()[1].split()[2] == "more"
+    backwards = cli("list", "--after", command.split()[-1])
+    assert (backwards.code, "a list of another order" in backwards.err) == (Exit.USAGE, True)
+
+
+def test_lists_by_annotation_and_by_what_runs_wait_for(shop: Path, cli: Cli) -> None:
+    for options in (["--annotation", "color=blue"], ["--waiting", "time"], ["--waiting", "time", "-s", "ready"]):
+        runs = records(cli("list", *options, "--json").json()["runs"])
+        assert [run["resource"] for run in runs] == ["later"], options
+    assert "no run fits the filters" in cli("list", "--annotation", "color=red").err
+    runs = records(cli("list", "--step", "work/v1", "--json").json()["runs"])
+    assert [run["resource"] for run in runs] == ["stuck", "bad"]
+    runs = records(cli("list", "--ended-since", "1h", "--json").json()["runs"])
+    assert sorted(str(run["resource"]) for run in runs) == ["bad", "good", "more"]
+
+
+def test_counts_alone(shop: Path, cli: Cli) -> None:
+    answer = cli("list", "--count")
+    assert answer.out.splitlines()[0].split() == ["PIPELINE", "STATUS", "RUNS"]
+    numbers = record(record(cli("list", "--count", "--exact", "--json").json())["counts"])
+    assert {status: n for each in numbers.values() for status, n in record(each).items()} == STATUSES
+    assert cli("list", "--count", "--tenant", "nobody").out == "no runs\n"
 
 
 def test_an_empty_list_says_what_to_do(project: Path, cli: Cli) -> None:

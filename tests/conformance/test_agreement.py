@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from perdure.core.facts import RunCancelRequested
 from perdure.core.signature import signature_of
+from perdure.ports.listing import WAITS_FOR
 from perdure.ports.store import (
     TERMINAL,
     Append,
@@ -87,7 +88,7 @@ UNSIGNED = st.builds(
     token=st.integers(0, 3),
     generation=st.integers(0, 2),
     build=st.sampled_from(("", "b1", "b2")),
-    reason=st.sampled_from(("", "backoff")),
+    reason=st.sampled_from(("", "backoff", "sleeping", "waits for message 'a'", "waits for its slot")),
     canceling=st.booleans(),
     step=st.sampled_from(("", "reserve/v1")),
     version=st.integers(0, 5),
@@ -97,6 +98,7 @@ UNSIGNED = st.builds(
 SIGNED = st.builds(_signed, UNSIGNED, st.sampled_from([(b"", b""), *LEDGERS]))
 AWAITING = st.builds(_awaiting, SIGNED, st.lists(RUNS, max_size=4), st.integers(0, 3), TIMES)
 STATES = SIGNED | AWAITING
+LABELS = st.dictionaries(st.sampled_from(("team", "invoice")), st.sampled_from(("a", "ü")), max_size=2)
 FILTERS = st.builds(
     RunFilter,
     pipeline=st.sampled_from((None, None, "payout", "refund")),
@@ -105,8 +107,13 @@ FILTERS = st.builds(
     statuses=st.lists(st.sampled_from(STATUSES), max_size=2, unique=True).map(tuple),
     submitted_after_us=st.none() | TIMES,
     submitted_before_us=st.none() | TIMES,
+    ended_after_us=st.none() | st.none() | TIMES,
+    ended_before_us=st.none() | st.none() | st.none() | TIMES,
+    step=st.sampled_from((None, None, None, "reserve/v1")),
+    worker=st.sampled_from((None, None, None, "w1")),
+    waiting=st.lists(st.sampled_from(WAITS_FOR), max_size=2, unique=True).map(tuple),
+    annotations=LABELS.map(lambda labels: tuple(sorted(labels.items()))),
 )
-LABELS = st.dictionaries(st.sampled_from(("team", "invoice")), st.sampled_from(("a", "ü")), max_size=2)
 PICK = st.integers(0, 10**6)
 SERVING = st.dictionaries(st.sampled_from(("payout", "payout", "refund", "none")), st.integers(0, 3), max_size=3)
 
@@ -360,7 +367,7 @@ class Agreement(RuleBasedStateMachine):
     def removes(self, before_us: int) -> None:  # all at once: which go first is each store's own business
         self.both(lambda store: store.count_ended(before_us))
         self.both(lambda store: store.remove_ended(before_us, 10**6))
-        rows = self.loop.run_until_complete(self.memory.list_runs(RunFilter(), limit=10**6))
+        rows = self.loop.run_until_complete(self.memory.list_runs(RunFilter(), limit=10**6)).rows
         kept = {row.run.run_id for row in rows}
         self.drafts = [draft for draft in self.drafts if draft.run_id in kept]
 
@@ -428,10 +435,11 @@ class Agreement(RuleBasedStateMachine):
         self.both(lambda store: store.unpick(worker, run_ids, due_us))
         self.both(lambda store: store.load_many(list(dict.fromkeys(run_ids))))
 
-    @rule(where=FILTERS, after=st.sampled_from((None, "run-500", "run-9")), limit=st.integers(1, 4))
-    def lists(self, where: RunFilter, after: str | None, limit: int) -> None:
-        self.both(lambda store: store.list_runs(where, after=after, limit=limit))
+    @rule(where=FILTERS, oldest_first=st.booleans(), limit=st.integers(1, 4))
+    def lists(self, where: RunFilter, oldest_first: bool, limit: int) -> None:
+        self.both(lambda store: _pages(store, where, oldest_first, limit))
         self.both(lambda store: store.count_runs(where))
+        self.both(lambda store: store.ids_from("run-9", limit))
 
     @precondition(lambda self: bool(self.drafts))
     @rule(pick=PICK)
@@ -467,6 +475,17 @@ async def _archived(store: Store, before_us: int, back: bool) -> list[LoadedRun]
         assert await store.insert_ended(old.row.run, old.row.state, old.row.ended_us or 0, old.rows)
     again = [await store.load_all_rows(old.row.run.run_id) for old in found]
     return [run for run in again if run is not None]
+
+
+async def _pages(store: Store, where: RunFilter, oldest_first: bool, limit: int) -> list[object]:
+    """All pages of a list. `limit` decides where they end, and nothing else."""
+    found: list[object] = []
+    page = await store.list_runs(where, oldest_first=oldest_first, limit=limit)
+    found.append(page.rows)
+    while page.next is not None:
+        page = await store.list_runs(where, after=page.next, oldest_first=oldest_first, limit=limit)
+        found.append(page.rows)
+    return found
 
 
 async def _rows_of(store: Store, run_id: str) -> object:

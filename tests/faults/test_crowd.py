@@ -46,8 +46,10 @@ def worker(folder: Path) -> subprocess.Popen[str]:
 
 
 async def all_runs(client: Client) -> list[RunInfo]:
-    found: list[RunInfo] = []
-    while page := await client.list(limit=500, after=found[-1].run_id if found else None):
+    page = await client.list(limit=500)
+    found: list[RunInfo] = list(page)
+    while page.next is not None:
+        page = await client.list(limit=500, after=page.next)
         found += page
     return found
 

@@ -268,7 +268,7 @@ async def test_nothing_acknowledged_is_lost_by_kills(postgres: PostgresServer) -
             acknowledged.add((words[0], int(words[1]), words[2]))
     async with opened(url, "last") as store:
         stored: set[tuple[str, int, str]] = set()
-        for row in await store.list_runs(RunFilter(), limit=100):
+        for row in (await store.list_runs(RunFilter(), limit=100)).rows:
             found = await store.load_all_rows(row.run.run_id)
             assert found is not None
             before = b""

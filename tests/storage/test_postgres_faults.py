@@ -217,7 +217,7 @@ async def test_backends_that_are_ended_hurt_nobody(postgres: PostgresServer) -> 
             postgres.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'perdure'")
             for draft in drafts:
                 await soon(put(engine, draft, draft.next(token=1)))
-            assert len(await soon(engine.list_runs(RunFilter(), limit=50))) == 4 + turn
+            assert len((await soon(engine.list_runs(RunFilter(), limit=50))).rows) == 4 + turn
             await soon(put(client, draft := Draft(f"run-new-{turn}"), draft.submit()))
         heard.clear()
         await soon(submitted(client, "run-last"))

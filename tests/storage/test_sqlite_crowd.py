@@ -24,7 +24,7 @@ async def test_ten_processes_create_the_store_at_once(tmp_path: Path) -> None:
     assert outputs == ["ok"] * 10
     store = SqliteStore(path)
     await store.open(owner="w1")
-    assert len(await store.list_runs(RunFilter())) == 10
+    assert len((await store.list_runs(RunFilter())).rows) == 10
     await store.close()
 
 

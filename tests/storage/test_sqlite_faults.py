@@ -253,7 +253,7 @@ async def test_damaged_facts_are_read_as_they_are(tmp_path: Path) -> None:
         run = await read("run-1")
         assert run is not None
         assert [row.facts for row in run.rows] == [b"{\xff\x00"] * 2
-    assert len(await store.list_runs(RunFilter())) == 2
+    assert len((await store.list_runs(RunFilter())).rows) == 2
     await put(store, other, other.next(token=1))
     await expect_journal(store, other)
     await store.close()

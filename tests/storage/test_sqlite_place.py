@@ -221,5 +221,5 @@ async def test_network_file_system_is_refused_unless_allowed(tmp_path: Path) -> 
     assert not path.exists()
     store = SqliteStore(path, network=True, mountinfo=mounts)
     await store.open(owner="w1")
-    assert list(await store.list_runs(RunFilter())) == []
+    assert list((await store.list_runs(RunFilter())).rows) == []
     await store.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perdure.core.facts import RunCancelRequested
-from perdure.ports.store import IndexState, RunFilter
+from perdure.ports.store import IndexState
 from perdure.storage.sqlite import SqliteStore
 from perdure.storage.sqlite.schema import SCHEMA, SCHEMA_VERSION
 from perdure.storage.sqlite.turns import DUE, LEVELS, NEXT_DUE, due, next_due_us
@@ -206,13 +206,3 @@ async def test_runs_due_later_cost_nothing(tmp_path: Path) -> None:
         con.set_progress_handler(None, 0)
     con.close()
     assert steps[0] * 1.1 > steps[1], steps
-
-
-async def test_listing_is_a_page_of_the_id_index(tmp_path: Path) -> None:
-    """A page costs its size: newest first without sorting."""
-    store = await opened(tmp_path / "store.db")
-    for number in range(5):
-        await submitted(store, f"run-{number}")
-    rows = await store.list_runs(RunFilter(), after="run-4", limit=2)
-    assert [row.run.run_id for row in rows] == ["run-3", "run-2"]
-    await store.close()

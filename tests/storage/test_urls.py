@@ -98,8 +98,8 @@ async def test_named_memory_is_shared_and_unnamed_is_not() -> None:
     for store in (first, second, alone):
         await store.open(owner=None)
     await submitted(first, "run-1")
-    assert len(await second.list_runs(RunFilter())) == 1
-    assert len(await alone.list_runs(RunFilter())) == 0
+    assert len((await second.list_runs(RunFilter())).rows) == 1
+    assert len((await alone.list_runs(RunFilter())).rows) == 0
     for store in (first, second, alone):
         await store.close()
 

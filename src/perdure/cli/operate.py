@@ -35,6 +35,9 @@ class Chosen:
     step: str | None = None
     reason: str | None = None
     older_than: str | None = None
+    waiting: list[str] | None = None
+    annotation: list[str] | None = None
+    worker: str | None = None
     dry_run: bool = False
     yes: bool = False
 
@@ -44,7 +47,7 @@ class Chosen:
         Raises:
             Problem: neither, or both.
         """
-        from perdure.cli.commands.listing import checked_status
+        from perdure.cli.filters import annotations_of, checked_status, checked_waiting
         from perdure.cli.times import parse_duration_us
         from perdure.runtime.operations import Selector
 
@@ -57,6 +60,9 @@ class Chosen:
             self.step,
             self.reason,
             None if age is None else timedelta(microseconds=age),
+            self.worker,
+            tuple(checked_waiting(kind) for kind in self.waiting or ()),
+            annotations_of(self.annotation) or None,
         )
         many = selector != Selector()
         if many and self.run is not None:

@@ -92,6 +92,21 @@ OlderThanOption: TypeAlias = Annotated[
     str | None,
     typer.Option("--older-than", metavar="DURATION", help="Of many: submitted so long ago, like 1h or 30d."),
 ]
+WaitingOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--waiting",
+        metavar="WHAT",
+        help="Only runs that wait for: slot, run, message, time, retry, limit, deployment. Repeatable.",
+    ),
+]
+AnnotationOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--annotation", metavar="KEY=VALUE", help="Only runs submitted with this annotation. Repeatable."),
+]
+WorkerOption: TypeAlias = Annotated[
+    str | None, typer.Option("--worker", metavar="ID", help="Only runs that this worker owns.")
+]
 DryRunOption: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", help="Change nothing, and say what would become of each.")
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -91,15 +91,19 @@ def runs_table(infos: Sequence[RunInfo], now_us: int) -> Table:
     return table
 
 
-def counts_line(counts: Mapping[tuple[str, str], int], order: Sequence[str]) -> list[str | Cell]:
-    """`3 running, 2 held`: all pipelines together, in the order given."""
+def counts_line(
+    counts: Mapping[tuple[str, str], int], order: Sequence[str], at_least: Collection[tuple[str, str]] = ()
+) -> list[str | Cell]:
+    """`3 running, 10,000+ held`: all pipelines together, in the order given; `+` where there may be more."""
+    more = {status for _, status in at_least}
     totals: dict[str, int] = {}
     for (_, status), number in counts.items():
         totals[status] = totals.get(status, 0) + number
     parts: list[str | Cell] = []
     for status in order:
         if totals.get(status):
-            parts += [", " if parts else "", str(totals[status]), " ", status_cell(status)]
+            told = f"{totals[status]:,}{'+' if status in more else ''}"
+            parts += [", " if parts else "", told, " ", status_cell(status)]
     return parts or ["no runs"]
 
 

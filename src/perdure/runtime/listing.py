@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import TypedDict, Unpack
 
 from perdure.errors import InvalidArgument
+from perdure.ports.clock import System
 from perdure.ports.listing import WAITS_FOR, ListPlace, RunCounts, RunFilter, WaitsFor
 from perdure.ports.store import RunStatus, Store
 from perdure.runtime.arguments import (
@@ -23,6 +24,7 @@ from perdure.runtime.arguments import (
     check_time,
 )
 from perdure.runtime.info import RunInfo, info_of
+from perdure.runtime.workforce import lacking
 
 CAP = 10_000
 """So many runs of one pipeline and status are counted unless all are asked for."""
@@ -87,6 +89,7 @@ class Lister:
     """Lists and counts."""
 
     _store: Store
+    _system: System
 
     async def list(
         self, *, oldest_first: bool = False, after: str | None = None, limit: int = 50, **filters: Unpack[Filters]
@@ -111,7 +114,8 @@ class Lister:
         """As `list`, of a filter that was checked."""
         place = None if after is None else decode_place(after, where, oldest_first)
         found = await self._store.list_runs(where, after=place, oldest_first=oldest_first, limit=limit)
-        page = Page(info_of(row) for row in found.rows)
+        lacks = await lacking(self._store, found.rows, self._system.now_us())
+        page = Page(info_of(row, lacks=lacks.get(row.run.run_id, "")) for row in found.rows)
         page.next = None if found.next is None else encode_place(found.next, where, oldest_first)
         return page
 

@@ -140,6 +140,10 @@ class Condition:
         return tuple(self._values)
 
 
+_ANNOTATED = "SELECT 1 FROM @annotation a WHERE a.run = r.n AND a.key = ? AND a.value = ? LIMIT 1"
+"""Not as EXISTS, which a planner may answer by reading the annotations of all runs first."""
+
+
 def condition(where: RunFilter, d: Dialect) -> Condition:
     """All that a filter asks for."""
     found = Condition()
@@ -160,7 +164,7 @@ def condition(where: RunFilter, d: Dialect) -> Condition:
         if words:
             found.add(f"{column} IN ({', '.join('?' * len(words))})", *words)
     for key, value in where.annotations:
-        found.add("EXISTS (SELECT 1 FROM @annotation a WHERE a.run = r.n AND a.key = ? AND a.value = ?)", key, value)
+        found.add(f"({_ANNOTATED}) IS NOT NULL", key, value)
     return found
 
 

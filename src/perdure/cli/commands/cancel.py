@@ -9,6 +9,7 @@ import typer
 from perdure.cli.operate import Chosen, operate
 from perdure.cli.options import (
     ActorOption,
+    AnnotationOption,
     AppOption,
     DryRunOption,
     JsonOption,
@@ -20,7 +21,9 @@ from perdure.cli.options import (
     StepOption,
     StoreOption,
     TenantOption,
+    WaitingOption,
     WithReasonOption,
+    WorkerOption,
     YesOption,
     who,
 )
@@ -38,6 +41,9 @@ def cancel(
     step: StepOption = None,
     with_reason: WithReasonOption = None,
     older_than: OlderThanOption = None,
+    waiting: WaitingOption = None,
+    annotation: AnnotationOption = None,
+    worker: WorkerOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     actor: ActorOption = None,
@@ -56,7 +62,21 @@ def cancel(
     """
     from perdure.runtime.operations import CancelRun
 
-    chosen = Chosen(run, pipeline, tenant, resource, status, step, with_reason, older_than, dry_run, yes)
+    chosen = Chosen(
+        run,
+        pipeline,
+        tenant,
+        resource,
+        status,
+        step,
+        with_reason,
+        older_than,
+        waiting,
+        annotation,
+        worker,
+        dry_run,
+        yes,
+    )
     return operate(
         chosen, app, store, as_json, CancelRun(reason, who(actor)), "cancel requested", many="asked to cancel"
     )

@@ -9,6 +9,7 @@ import typer
 from perdure.cli.operate import Chosen, operate
 from perdure.cli.options import (
     ActorOption,
+    AnnotationOption,
     AppOption,
     DryRunOption,
     JsonOption,
@@ -21,7 +22,9 @@ from perdure.cli.options import (
     StepOption,
     StoreOption,
     TenantOption,
+    WaitingOption,
     WithReasonOption,
+    WorkerOption,
     YesOption,
     who,
 )
@@ -37,6 +40,9 @@ def hold(
     step: StepOption = None,
     with_reason: WithReasonOption = None,
     older_than: OlderThanOption = None,
+    waiting: WaitingOption = None,
+    annotation: AnnotationOption = None,
+    worker: WorkerOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     note: NoteOption = "",
@@ -56,5 +62,19 @@ def hold(
     """
     from perdure.runtime.operations import HoldRun
 
-    chosen = Chosen(run, pipeline, tenant, resource, status, step, with_reason, older_than, dry_run, yes)
+    chosen = Chosen(
+        run,
+        pipeline,
+        tenant,
+        resource,
+        status,
+        step,
+        with_reason,
+        older_than,
+        waiting,
+        annotation,
+        worker,
+        dry_run,
+        yes,
+    )
     return operate(chosen, app, store, as_json, HoldRun(reason, note, who(actor)), "held")

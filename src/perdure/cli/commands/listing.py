@@ -2,49 +2,67 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from perdure.cli.connect import locate, with_client
-from perdure.cli.options import AppOption, JsonOption, PipelineOption, ResourceOption, StoreOption, TenantOption
+from perdure.cli.filters import (
+    STATUSES,
+    Asked,
+    AtStepOption,
+    BeforeOption,
+    EndedBeforeOption,
+    EndedSinceOption,
+    SinceOption,
+    StatusesOption,
+)
+from perdure.cli.options import (
+    AnnotationOption,
+    AppOption,
+    JsonOption,
+    PipelineOption,
+    ResourceOption,
+    StoreOption,
+    TenantOption,
+    WaitingOption,
+    WorkerOption,
+)
 from perdure.cli.output import Output
 from perdure.cli.problems import refuse
 
 if TYPE_CHECKING:
-    from perdure.ports.store import PipelineHold, RunFilter, RunStatus
+    from perdure.ports.store import PipelineHold, RunFilter
     from perdure.runtime.client import Client
-    from perdure.runtime.info import RunInfo
+    from perdure.runtime.listing import Counts, Page
 
-STATUSES: tuple[RunStatus, ...] = ("ready", "running", "held", "invalid", "corrupt", "succeeded", "failed", "canceled")
 WATCH_EVERY_S = 1.0
+USUAL = 20
 
 
 def list_runs(
     pipeline: PipelineOption = None,
-    status: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--status", "-s", metavar="STATUS", help=f"Only runs that are: {', '.join(STATUSES)}. Repeatable."
-        ),
-    ] = None,
+    status: StatusesOption = None,
+    waiting: WaitingOption = None,
+    step: AtStepOption = None,
     tenant: TenantOption = None,
     resource: ResourceOption = None,
-    submitted_after: Annotated[
-        str | None,
-        typer.Option(
-            "--since", metavar="TIME|DURATION", help="Only runs submitted then or later, or so long ago at most."
-        ),
-    ] = None,
-    submitted_before: Annotated[
-        str | None,
-        typer.Option("--before", metavar="TIME|DURATION", help="Only runs submitted earlier, or longer ago."),
-    ] = None,
+    annotation: AnnotationOption = None,
+    worker: WorkerOption = None,
+    since: SinceOption = None,
+    before: BeforeOption = None,
+    ended_since: EndedSinceOption = None,
+    ended_before: EndedBeforeOption = None,
+    oldest: Annotated[bool, typer.Option("--oldest", help="The oldest first.")] = False,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="RUN", help="Go on after this run: the next page.")
+        str | None,
+        typer.Option("--after", metavar="PLACE", help="The next page: what the page before named, and its options."),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=999, help="Runs a page.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=999, help="Runs a page.")] = USUAL,
+    count: Annotated[bool, typer.Option("--count", help="Only how many there are, by pipeline and status.")] = False,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Count on beyond 10,000 of one pipeline and status, which may take long.")
+    ] = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing the first page until Ctrl-C.")] = False,
     app: AppOption = None,
     store: StoreOption = None,
@@ -52,134 +70,155 @@ def list_runs(
 ) -> int:
     """List runs, newest first, and how many there are by status.
 
+    Every filter has an index: a page takes as long as it is, whatever the store holds. Where few runs fit what is
+    combined, a page may be short and name a next one.
+
     JSON: one object with runs (each run_id, pipeline, tenant, resource, status, step, reason, waits_for_worker (what
     worker is missing for it to go on), canceling, generation, worker, priority, submitted_at, due_at, ended_at,
-    annotations), counts (number by status, over all pages), next (the --after of the next page, or null) and
-    held_pipelines (their ids).
+    annotations), counts (number by status, over all pages), at_least (the statuses of which there may be more), next
+    (the --after of the next page, or null) and held_pipelines (their ids). With --count: counts (number by status, by
+    pipeline), at_least (likewise) and exact (nothing was left out).
     """
-    from perdure.cli.times import now_us, parse_past_us
-    from perdure.ports.store import RunFilter
-    from perdure.runtime.arguments import check_text
-
-    now = now_us()
-    where = RunFilter(
-        None if pipeline is None else check_text("--pipeline", pipeline),
-        None if tenant is None else check_text("--tenant", tenant),
-        None if resource is None else check_text("--resource", resource),
-        tuple(checked_status(s) for s in status or ()),
-        None if submitted_after is None else parse_past_us(submitted_after, "--since", now),
-        None if submitted_before is None else parse_past_us(submitted_before, "--before", now),
+    asked = Asked(
+        pipeline,
+        status,
+        waiting,
+        step,
+        tenant,
+        resource,
+        annotation,
+        worker,
+        since,
+        before,
+        ended_since,
+        ended_before,
     )
-    out = Output(json=as_json)
+    look = _Look(asked, asked.where(), oldest, after, limit, exact, Output(json=as_json))
+    if count and watch:
+        refuse("--count and --watch are given", "give one of them")
 
     async def work(client: Client) -> int:
-        from perdure.cli.runids import resolve_run
-
-        start = None if after is None else await resolve_run(client, after)
-        if watch:
-            await _watch(client, where, start, limit, out)
+        if count:
+            look.say_counts(await client.count(look.where, exact=exact))
+        elif watch:
+            await look.watch(client)
         else:
-            _print(await fetch(client, where, start, limit), where, out)
+            await look.show(client)
         return 0
 
     return with_client(locate(app, store), work)
 
 
-def checked_status(text: str) -> RunStatus:
-    """A status by its name.
-
-    Raises:
-        Problem: there is no such status.
-    """
-    word = text.strip().lower()
-    for status in STATUSES:
-        if status == word:
-            return status
-    near = difflib.get_close_matches(word, STATUSES, 1)
-    meant = f"did you mean {near[0]!r}? " if near else ""
-    refuse(f"--status: there is no status {text!r}", f"{meant}there are {', '.join(STATUSES)}")
-
-
-class Page:
-    """One page of runs.
-
-    Attributes:
-        runs: newest first.
-        counts: by pipeline and status, over all pages.
-        next: id to go on after; None on the last page.
-        holds: pipelines that are held, of those asked for.
-    """
+class _Look:
+    """One page of runs, and how it is shown."""
 
     def __init__(
-        self, runs: list[RunInfo], counts: dict[tuple[str, str], int], next: str | None, holds: list[PipelineHold]
+        self, asked: Asked, where: RunFilter, oldest: bool, after: str | None, limit: int, exact: bool, out: Output
     ) -> None:
-        self.runs = runs
-        self.counts = counts
-        self.next = next
-        self.holds = holds
+        self.where = where
+        self._asked = asked
+        self._oldest = oldest
+        self._after = after
+        self._limit = limit
+        self._exact = exact
+        self._out = out
+
+    async def show(self, client: Client) -> None:
+        """Read it and print it."""
+        from perdure.cli.commands.pipelines import held_line
+        from perdure.cli.tables import Cell
+        from perdure.cli.times import now_us
+        from perdure.cli.views import counts_line, info_json, runs_table
+
+        page, counts, holds = await self._fetch(client)
+        out = self._out
+        if out.json:
+            shown = [info_json(info) for info in page]
+            held = [hold.pipeline for hold in holds]
+            more = sorted({status for _, status in counts.at_least})
+            totals = _by_status(counts)
+            out.value({"runs": shown, "counts": totals, "at_least": more, "next": page.next, "held_pipelines": held})
+            return
+        if page:
+            out.table(runs_table(page, now_us()))
+        out.line(*counts_line(counts, STATUSES, counts.at_least))
+        for hold in holds:
+            out.line(Cell(held_line(hold), "yellow"))
+        self._say_what_is_next(page)
+
+    def _say_what_is_next(self, page: Page) -> None:
+        from perdure.ports.store import RunFilter
+
+        out = self._out
+        if page.next is not None:
+            how = " --oldest" * self._oldest + f" --limit {self._limit}" * (self._limit != USUAL)
+            command = f"perdure list{self._asked.options()}{how} --after {page.next}"
+            few = "" if len(page) == self._limit else "some thousands of runs were looked through; "
+            out.note(f"{few}more: `{command}`")
+        elif not page and self.where == RunFilter():
+            out.note("no runs yet; `perdure submit PIPELINE INPUT` makes one, `perdure run APP` works on it")
+        elif not page:
+            out.note("no run fits the filters; `perdure list` without them shows all")
+
+    async def _fetch(self, client: Client) -> tuple[Page, Counts, list[PipelineHold]]:
+        where = self.where
+        page = await client.page(where, oldest_first=self._oldest, after=self._after, limit=self._limit)
+        counts = await client.count(where, exact=self._exact)
+        holds = [hold for hold in await client.pipeline_holds() if where.pipeline in (None, hold.pipeline)]
+        return page, counts, holds
+
+    def say_counts(self, counts: Counts) -> None:
+        """How many there are, and nothing else."""
+        from perdure.cli.looks import status_cell
+        from perdure.cli.tables import Cell, Table
+
+        out = self._out
+        pipelines = sorted({pipeline for pipeline, _ in counts})
+        if out.json:
+            numbers = {p: {s: n for (q, s), n in sorted(counts.items()) if q == p} for p in pipelines}
+            more = {p: sorted(s for q, s in counts.at_least if q == p) for p in pipelines}
+            out.value({"counts": numbers, "at_least": more, "exact": counts.exact})
+            return
+        table = Table(["pipeline", "status", "runs"])
+        for pipeline in pipelines:
+            for status in [status for status in STATUSES if (pipeline, status) in counts]:
+                plus = "+" if (pipeline, status) in counts.at_least else ""
+                table.add(Cell(pipeline, "bold"), status_cell(status), f"{counts[pipeline, status]:,}{plus}")
+        if pipelines:
+            out.table(table)
+        else:
+            out.line("no runs")
+        if not counts.exact:
+            out.note("+: at least so many, it was counted no further; `--exact` counts all")
+
+    async def watch(self, client: Client) -> None:
+        """Show the page again and again: in place on a terminal, one after the other elsewhere."""
+        import asyncio
+
+        from perdure.cli.output import rich_table, rich_text
+        from perdure.cli.times import now_us
+        from perdure.cli.views import counts_line, runs_table
+
+        out = self._out
+        if not out.terminal:
+            while True:
+                await self.show(client)
+                await asyncio.sleep(WATCH_EVERY_S)
+        from rich.console import Group
+        from rich.live import Live
+        from rich.text import Text
+
+        with Live(console=out.console, screen=False, auto_refresh=False) as live:
+            while True:
+                page, counts, _ = await self._fetch(client)
+                line = counts_line(counts, STATUSES, counts.at_least)
+                told = Text.assemble(*(rich_text(part) for part in line))
+                live.update(Group(rich_table(runs_table(page, now_us()), out.console.width), told), refresh=True)
+                await asyncio.sleep(WATCH_EVERY_S)
 
 
-async def fetch(client: Client, where: RunFilter, after: str | None, limit: int) -> Page:
-    """Read one page and the counts."""
-    from perdure.cli.times import now_us
-    from perdure.runtime.info import info_of
-    from perdure.runtime.workforce import lacking
-
-    rows = await client.store.list_runs(where, after=after, limit=limit + 1)
-    lacks = await lacking(client.store, rows, await client.store.clock_us() or now_us())
-    runs = [info_of(row, lacks=lacks.get(row.run.run_id, "")) for row in rows]
-    counts = await client.store.count_runs(where)
-    holds = [hold for hold in await client.pipeline_holds() if where.pipeline in (None, hold.pipeline)]
-    return Page(runs[:limit], counts, runs[limit - 1].run_id if len(runs) > limit else None, holds)
-
-
-def _print(page: Page, where: RunFilter, out: Output) -> None:
-    from perdure.cli.commands.pipelines import held_line
-    from perdure.cli.tables import Cell
-    from perdure.cli.times import now_us
-    from perdure.cli.views import counts_line, info_json, runs_table
-    from perdure.ports.store import RunFilter
-
-    if out.json:
-        totals: dict[str, int] = {}
-        for (_, status), number in page.counts.items():
-            totals[status] = totals.get(status, 0) + number
-        shown = [info_json(info) for info in page.runs]
-        held = [hold.pipeline for hold in page.holds]
-        out.value({"runs": shown, "counts": totals, "next": page.next, "held_pipelines": held})
-        return
-    if page.runs:
-        out.table(runs_table(page.runs, now_us()))
-    out.line(*counts_line(page.counts, STATUSES))
-    for hold in page.holds:
-        out.line(Cell(held_line(hold), "yellow"))
-    if page.next is not None:
-        out.note(f"more: `perdure list --after {page.next}`")
-    elif not page.runs and where == RunFilter():
-        out.note("no runs yet; `perdure submit PIPELINE INPUT` makes one, `perdure run APP` works on it")
-    elif not page.runs:
-        out.note("no run fits the filters; `perdure list` without them shows all")
-
-
-async def _watch(client: Client, where: RunFilter, after: str | None, limit: int, out: Output) -> None:
-    """Show the page again and again: in place on a terminal, one after the other elsewhere."""
-    import asyncio
-
-    from perdure.cli.output import rich_table, rich_text
-    from perdure.cli.times import now_us
-    from perdure.cli.views import counts_line, runs_table
-
-    if not out.terminal:
-        while True:
-            _print(await fetch(client, where, after, limit), where, out)
-            await asyncio.sleep(WATCH_EVERY_S)
-    from rich.console import Group
-    from rich.live import Live
-    from rich.text import Text
-
-    with Live(console=out.console, screen=False, auto_refresh=False) as live:
-        while True:
-            page = await fetch(client, where, after, limit)
-            counts = Text.assemble(*(rich_text(part) for part in counts_line(page.counts, STATUSES)))
-            live.update(Group(rich_table(runs_table(page.runs, now_us()), out.console.width), counts), refresh=True)
-            await asyncio.sleep(WATCH_EVERY_S)
+def _by_status(counts: Counts) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for (_, status), number in counts.items():
+        totals[status] = totals.get(status, 0) + number
+    return totals

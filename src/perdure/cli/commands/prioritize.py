@@ -9,6 +9,7 @@ import typer
 from perdure.cli.operate import Chosen, operate
 from perdure.cli.options import (
     ActorOption,
+    AnnotationOption,
     AppOption,
     DryRunOption,
     JsonOption,
@@ -22,6 +23,8 @@ from perdure.cli.options import (
     StepOption,
     StoreOption,
     TenantOption,
+    WaitingOption,
+    WorkerOption,
     YesOption,
     who,
 )
@@ -37,6 +40,9 @@ def prioritize(
     step: StepOption = None,
     reason: ReasonSelector = None,
     older_than: OlderThanOption = None,
+    waiting: WaitingOption = None,
+    annotation: AnnotationOption = None,
+    worker: WorkerOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     note: NoteOption = "",
@@ -57,5 +63,7 @@ def prioritize(
     """
     from perdure.runtime.operations import PrioritizeRun
 
-    chosen = Chosen(run, pipeline, tenant, resource, status, step, reason, older_than, dry_run, yes)
+    chosen = Chosen(
+        run, pipeline, tenant, resource, status, step, reason, older_than, waiting, annotation, worker, dry_run, yes
+    )
     return operate(chosen, app, store, as_json, PrioritizeRun(priority, note, who(actor)), f"given priority {priority}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from perdure.cli.operate import Chosen, operate
 from perdure.cli.options import (
     ActorOption,
+    AnnotationOption,
     AppOption,
     DryRunOption,
     JsonOption,
@@ -18,6 +19,8 @@ from perdure.cli.options import (
     StepOption,
     StoreOption,
     TenantOption,
+    WaitingOption,
+    WorkerOption,
     YesOption,
     who,
 )
@@ -32,6 +35,9 @@ def release(
     step: StepOption = None,
     reason: ReasonSelector = None,
     older_than: OlderThanOption = None,
+    waiting: WaitingOption = None,
+    annotation: AnnotationOption = None,
+    worker: WorkerOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     note: NoteOption = "",
@@ -51,5 +57,7 @@ def release(
     """
     from perdure.runtime.operations import ReleaseRun
 
-    chosen = Chosen(run, pipeline, tenant, resource, status, step, reason, older_than, dry_run, yes)
+    chosen = Chosen(
+        run, pipeline, tenant, resource, status, step, reason, older_than, waiting, annotation, worker, dry_run, yes
+    )
     return operate(chosen, app, store, as_json, ReleaseRun(note, who(actor)), "released")

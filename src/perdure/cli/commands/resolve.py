@@ -10,6 +10,7 @@ from perdure.cli.inputs import read_json
 from perdure.cli.operate import Chosen, operate
 from perdure.cli.options import (
     ActorOption,
+    AnnotationOption,
     AppOption,
     DryRunOption,
     JsonOption,
@@ -22,6 +23,8 @@ from perdure.cli.options import (
     StatusOption,
     StoreOption,
     TenantOption,
+    WaitingOption,
+    WorkerOption,
     YesOption,
     who,
 )
@@ -49,6 +52,9 @@ def resolve(
     status: StatusOption = None,
     reason: ReasonSelector = None,
     older_than: OlderThanOption = None,
+    waiting: WaitingOption = None,
+    annotation: AnnotationOption = None,
+    worker: WorkerOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     note: NoteOption = "",
@@ -72,7 +78,9 @@ def resolve(
     if step_argument is not None and step_option is not None and step_argument != step_option:
         refuse(f"two steps given: {step_argument!r} and --step {step_option!r}")
     at = None if run is not None else step_option
-    chosen = Chosen(run, pipeline, tenant, resource, status, at, reason, older_than, dry_run, yes)
+    chosen = Chosen(
+        run, pipeline, tenant, resource, status, at, reason, older_than, waiting, annotation, worker, dry_run, yes
+    )
     chosen.selector()  # which run comes first, how it ended second
     given = [
         name for name, given in (("--value", value), ("--skip", skip or None), ("--fail", fail)) if given is not None

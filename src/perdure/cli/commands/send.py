@@ -10,6 +10,7 @@ from perdure.cli.inputs import read_json
 from perdure.cli.operate import Chosen, operate
 from perdure.cli.options import (
     ActorOption,
+    AnnotationOption,
     AppOption,
     DryRunOption,
     JsonOption,
@@ -22,6 +23,8 @@ from perdure.cli.options import (
     StepOption,
     StoreOption,
     TenantOption,
+    WaitingOption,
+    WorkerOption,
     YesOption,
     who,
 )
@@ -48,6 +51,9 @@ def send(
     step: StepOption = None,
     reason: ReasonSelector = None,
     older_than: OlderThanOption = None,
+    waiting: WaitingOption = None,
+    annotation: AnnotationOption = None,
+    worker: WorkerOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     actor: ActorOption = None,
@@ -73,7 +79,9 @@ def send(
         refuse(f"two names given: {name_argument!r} and --name {name_option!r}")
     if value is not None and payload != "null":
         refuse("the value is given twice: as an argument and with --value")
-    chosen = Chosen(run, pipeline, tenant, resource, status, step, reason, older_than, dry_run, yes)
+    chosen = Chosen(
+        run, pipeline, tenant, resource, status, step, reason, older_than, waiting, annotation, worker, dry_run, yes
+    )
     chosen.selector()  # which run comes first, what it is sent second
     name = name_argument or name_option
     if name is None:

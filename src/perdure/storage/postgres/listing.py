@@ -31,6 +31,8 @@ DIALECT = Dialect(
     in_slots=f"slot_held AND slot_key IS NOT NULL AND {_HOLDS}",
     itself=f"resource = id AND {_HOLDS} IS NOT TRUE",
 )
+_ROW = "(SELECT * FROM @run WHERE n = {}.n_ OFFSET 0)"
+"""The row of a window, looked up: a join would let the planner read all rows where it expects many."""
 
 
 def _sql(text: str) -> str:
@@ -48,6 +50,8 @@ async def list_runs(
         looked: Looked = [(at_us, n, fits) for at_us, n, fits in await session.rows(text, values)]
         search.take(looked)
     numbers = search.numbers
+    if not numbers:
+        return RunPage((), search.next)
     wanted = condition(where, DIALECT)  # again: this is another moment
     text = _sql(f"SELECT {RUN_COLUMNS} FROM @run r WHERE n = ANY (?) AND {wanted.sql}")
     found = {row[0]: read_run(row) for row in await session.rows(text, [Int8s(numbers), *wanted.values])}
@@ -76,7 +80,7 @@ def window_query(where: RunFilter, path: Path, window: Window, oldest_first: boo
     text = f"""
         SELECT w.at_us_, w.n_, {wanted.sql} FROM (
             SELECT * FROM ({" UNION ALL ".join(parts)}) u ORDER BY at_us_ {way}, n_ {way} LIMIT {window.size}
-        ) w JOIN @run r ON r.n = w.n_ ORDER BY w.at_us_ {way}, w.n_ {way}
+        ) w CROSS JOIN LATERAL {_ROW.format("w")} r ORDER BY w.at_us_ {way}, w.n_ {way}
     """
     return _sql(text), (*wanted.values, *values)
 
@@ -131,13 +135,16 @@ def count_queries(where: RunFilter, path: Path, cap: int) -> list[tuple[str, Sql
     for stream in path.streams:
         text = f"""
             SELECT pipeline, status, count(*), count(*) FILTER (WHERE {wanted.sql}) FROM (
-                SELECT {path.number} AS n_ FROM {path.table} r WHERE {stream.where} AND {bound.sql} LIMIT {cap + 1}
-            ) w JOIN @run r ON r.n = w.n_ GROUP BY 1, 2
+                SELECT {path.number} AS n_ FROM {path.table} r WHERE {stream.where} AND {bound.sql}
+                ORDER BY {path.at} LIMIT {cap + 1}
+            ) w CROSS JOIN LATERAL {_ROW.format("w")} r GROUP BY 1, 2
         """
         found.append((_sql(text), (*wanted.values, *stream.values, *bound.values), False))
     for groups in path.groups:
         combinations, given = _combinations(groups)
-        rows = f"FROM @run r WHERE {groups.fixed} AND {_same(groups)} AND {bound.sql} LIMIT {cap + 1}"
+        rows = (
+            f"FROM @run r WHERE {groups.fixed} AND {_same(groups)} AND {bound.sql} ORDER BY {path.at} LIMIT {cap + 1}"
+        )
         if path.decided:
             text = f"""
                 SELECT g.pipeline_, g.status_, c.number, c.number FROM ({combinations}) g
@@ -147,7 +154,7 @@ def count_queries(where: RunFilter, path: Path, cap: int) -> list[tuple[str, Sql
         else:
             text = f"""
                 SELECT r.pipeline, r.status, count(*), count(*) FILTER (WHERE {wanted.sql}) FROM ({combinations}) g
-                CROSS JOIN LATERAL (SELECT n AS n_ {rows}) l JOIN @run r ON r.n = l.n_ GROUP BY 1, 2
+                CROSS JOIN LATERAL (SELECT n AS n_ {rows}) l CROSS JOIN LATERAL {_ROW.format("l")} r GROUP BY 1, 2
             """
             group = groups.columns == ("pipeline", "status")
             found.append((_sql(text), (*wanted.values, *given, *groups.values, *bound.values), group))

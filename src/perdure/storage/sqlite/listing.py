@@ -48,6 +48,8 @@ def list_runs(
     while search.window is not None:
         search.take(_window(con, where, path, search.window, oldest_first))
     numbers = search.numbers
+    if not numbers:
+        return RunPage((), search.next)
     rows = con.execute(f"SELECT {RUN_COLUMNS} FROM run WHERE n IN ({', '.join('?' * len(numbers))})", numbers)
     found = {row[0]: read_run(row) for row in rows}
     return RunPage(tuple(found[n] for n in numbers), search.next)
@@ -86,14 +88,25 @@ def _streams(con: sqlite3.Connection, path: Path) -> Iterator[tuple[Stream, tupl
 
 
 def _combinations(con: sqlite3.Connection, groups: Groups) -> Iterator[tuple[str, ...]]:
-    """Each combination of the columns, found by one step into their index."""
-    names = ", ".join(groups.columns)
+    """Each combination of the columns, found by one step into their index.
+
+    A comparison of whole rows would walk through all that are equal: so the last column moves on, then the one before.
+    """
+    columns = groups.columns
+    names = ", ".join(columns)
     ask = _sql(f"SELECT {names} FROM @run WHERE {groups.fixed}{{}} ORDER BY {names} LIMIT 1")
-    more = f" AND ({names}) > ({', '.join('?' * len(groups.columns))})"
+    steps = [
+        "".join(f" AND {name} = ?" for name in columns[:kept]) + f" AND {columns[kept]} > ?"
+        for kept in range(len(columns) - 1, -1, -1)
+    ]
     found: tuple[str, ...] | None = con.execute(ask.format(""), groups.values).fetchone()
     while found is not None:
         yield found
-        found = con.execute(ask.format(more), (*groups.values, *found)).fetchone()
+        last, found = found, None
+        for i, step in enumerate(steps):
+            found = con.execute(ask.format(step), (*groups.values, *last[: len(last) - i])).fetchone()
+            if found is not None:
+                break
 
 
 def count_runs(con: sqlite3.Connection, where: RunFilter, cap: int | None) -> RunCounts:

@@ -230,7 +230,7 @@ async def the_higher_priority_comes_first(lab: Lab) -> None:
     expect(list(await store.due(T0 + 3, 2)), ["begun-0-2", "begun-0-3"], "before the urgent ones are due")
     expect(await store.next_due_us(), T0 + 1, "the next due time is that of any priority")
     row = (await store.list_runs(RunFilter(), limit=1)).rows[0]
-    expect((row.run.run_id, row.state.priority), ("new-9-50", 9), "priority in the row")
+    expect((row.run.run_id, row.state.priority), ("begun-9-50", 9), "priority in the row")
     store = await lab.reopened(store)
     expect(list(await store.due(T0 + 60, 3)), [*begun[:2], "begun-9-50"], "after a restart")
 

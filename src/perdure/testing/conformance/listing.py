@@ -48,7 +48,8 @@ async def pages_follow_each_other(lab: Lab) -> None:
     backwards = await pages(store, RunFilter(), 2, oldest_first=True)
     expect(backwards, [["0", "1"], ["2", "3"], ["4"]], "pages, the oldest first")
     expect(await pages(store, RunFilter(), 5), [["4", "3", "2", "1", "0"]], "a page that holds all")
-    expect(await pages(store, RunFilter(pipeline="none"), 5), [[]], "a page of nothing")
+    nothing: list[list[str]] = [[]]
+    expect(await pages(store, RunFilter(pipeline="none"), 5), nothing, "a page of nothing")
 
 
 @check
