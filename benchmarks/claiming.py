@@ -123,7 +123,7 @@ async def _singly(url: str, runs: int, what: str) -> Measurement:
 
 async def _some_run(worker: _Worker) -> LoadedRun:
     """A waiting run that is nobody's."""
-    rows = await worker.store.list_runs(RunFilter(pipeline=pipeline_id(0), statuses=("ready",)), limit=1_000)
+    rows = (await worker.store.list_runs(RunFilter(pipeline=pipeline_id(0), statuses=("ready",)), limit=1_000)).rows
     found = await worker.store.load(next(row.run.run_id for row in rows if row.state.generation == 1))
     if found is None:
         raise RuntimeError("a run is gone")

@@ -125,7 +125,7 @@ async def test_runs_go_and_come_back_as_they_were(make: Make, tmp_path: Path) ->
     archiver = await archive_all(store, FolderArchive(tmp_path / "a"))
     assert (archiver.removed, archiver.findings) == (6, [])
     assert await content(store) == {}
-    assert [row.run.run_id for row in await store.list_runs(RunFilter())] == ["live"]
+    assert [row.run.run_id for row in (await store.list_runs(RunFilter())).rows] == ["live"]
     found, report = await restored(FolderArchive(tmp_path / "a"))
     assert found == everything()
     facts = sum(row.count for run in ended_runs() for row in run.rows)
