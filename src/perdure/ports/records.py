@@ -350,7 +350,7 @@ class LedgerCount(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         signature, ledger: both b"" for a run whose ledger the index does not know: it is owned, or its ledger is too
             long or lost. Such a run has an entry of its own, and is folded from its facts by who wants to know.
-        example_run: the least id among them.
+        example_run: the one among them that was submitted first; of those of one time, that of the least number.
         oldest_us: the earliest submission among them.
     """
 

@@ -34,7 +34,8 @@ LISTED = "worker IS NULL"
 """Rows of the index by pipeline and status: those nobody owns, so that a claim writes nothing there; others are few."""
 STANDS = "worker IS NULL AND (waits_for <> '' OR step <> '')"
 """Rows of the index by what runs wait for, and where they stand."""
-LIVE = "worker IS NULL AND status NOT IN ('succeeded', 'failed', 'canceled', 'corrupt')"
+LIVE_STATUS = "status NOT IN ('succeeded', 'failed', 'canceled', 'corrupt')"
+LIVE = f"worker IS NULL AND {LIVE_STATUS}"
 """Rows of the index by ledger."""
 
 

@@ -34,6 +34,7 @@ from perdure.ports.store import (
     WaitingRuns,
     WorkerRow,
 )
+from perdure.storage.ledgers import Counted, merged
 from perdure.storage.memory_awaits import MemoryAwaits
 
 Slot: TypeAlias = tuple[str, str, str]
@@ -400,23 +401,15 @@ class MemoryData:
             self._due.pop(run.locator, None)
 
     def ledgers(self) -> list[LedgerCount]:
-        found: dict[tuple[str, bytes, str], LedgerCount] = {}
-        for run in sorted(self._runs.values(), key=lambda run: run.run_id):
+        found: list[Counted] = []
+        for run in self._runs.values():
             if run.new is None or run.state is None or run.state.status in TERMINAL or run.state.status == "corrupt":
                 continue
             ledger = self._ledgers.get(run.state.signature, b"")
             signature = run.state.signature if ledger else b""
-            key = run.new.pipeline, signature, "" if ledger else run.run_id
-            known = found.get(key)
-            found[key] = LedgerCount(
-                run.new.pipeline,
-                signature,
-                ledger,
-                1 if known is None else known.count + 1,
-                run.run_id if known is None else known.example_run,
-                run.new.submitted_us if known is None else min(known.oldest_us, run.new.submitted_us),
-            )
-        return sorted(found.values(), key=lambda entry: (entry.pipeline, entry.signature, entry.example_run))
+            first = run.run_id, run.new.submitted_us, run.locator
+            found.append((run.new.pipeline, signature, ledger, 1, *first))
+        return merged(found)
 
     @property
     def registry(self) -> list[Deployment]:

@@ -12,6 +12,8 @@ from perdure.ports.store import (
     NewRun,
     Snapshot,
 )
+from perdure.storage.ledgers import merged
+from perdure.storage.listing import LIVE, LIVE_STATUS
 from perdure.storage.postgres import awaits
 from perdure.storage.postgres.packed import Texts
 from perdure.storage.postgres.place import Place
@@ -115,7 +117,7 @@ async def wake_invalid(session: Session, pipeline: str, generation: int, build: 
 async def wake_resting(session: Session, pipeline: str, signature: bytes, now_us: int) -> int:
     """Runs that rest with one ledger become due."""
     resting = (
-        "status = 'ready' AND pipeline = %(pipeline)s AND signature = %(signature)s AND worker IS NULL "
+        f"{LIVE} AND status = 'ready' AND pipeline = %(pipeline)s AND signature = %(signature)s "
         f"AND coalesce(due_us > %(now)s, true) AND NOT ({WAITING})"
     )
     return await session.run(
@@ -127,21 +129,25 @@ async def wake_resting(session: Session, pipeline: str, signature: bytes, now_us
 # --- lists
 
 
-_LIVE = "status NOT IN ('succeeded', 'failed', 'canceled', 'corrupt')"
 _LEDGERS = f"""
-    SELECT g.pipeline, g.signature, l.ledger, g.count, g.example, g.oldest FROM (
-        SELECT pipeline, signature, count(*) AS count, min(id) AS example, min(submitted_us) AS oldest FROM @run
-        WHERE {_LIVE} AND signature <> '' GROUP BY pipeline, signature) g
-    JOIN @ledger l ON l.signature = g.signature
-    UNION ALL SELECT pipeline, ''::bytea, ''::bytea, 1, id, submitted_us FROM @run r
-    WHERE {_LIVE} AND NOT EXISTS (SELECT 1 FROM @ledger l WHERE l.signature = r.signature)
+    WITH g AS (
+        SELECT pipeline, signature, count(*) AS count FROM @run WHERE {LIVE} GROUP BY pipeline, signature)
+    SELECT g.pipeline, g.signature, l.ledger, g.count, e.* FROM g JOIN @ledger l ON l.signature = g.signature
+    CROSS JOIN LATERAL (
+        SELECT id, submitted_us, n FROM @run r WHERE {LIVE} AND r.pipeline = g.pipeline AND r.signature = g.signature
+        ORDER BY submitted_us, n LIMIT 1) e
+    UNION ALL SELECT g.pipeline, ''::bytea, ''::bytea, 1, e.* FROM g CROSS JOIN LATERAL (
+        SELECT id, submitted_us, n FROM @run r WHERE {LIVE} AND r.pipeline = g.pipeline AND r.signature = g.signature
+        OFFSET 0) e
+    WHERE NOT EXISTS (SELECT 1 FROM @ledger l WHERE l.signature = g.signature)
+    UNION ALL SELECT pipeline, coalesce(l.signature, ''), coalesce(l.ledger, ''), 1, id, submitted_us, n
+    FROM @run r LEFT JOIN @ledger l ON l.signature = r.signature WHERE worker IS NOT NULL AND {LIVE_STATUS}
 """
 
 
 async def ledgers(session: Session) -> list[LedgerCount]:
-    """One pass over the index rows, whatever the runs have behind them."""
-    found = [LedgerCount(*row) for row in await session.rows(_LEDGERS)]
-    return sorted(found, key=lambda entry: (entry.pipeline, entry.signature, entry.example_run))
+    """One pass over an index of live runs, whatever they have behind them and however many have ended."""
+    return merged([(*row,) for row in await session.rows(_LEDGERS)])
 
 
 async def forget_ledgers(session: Session) -> int:

@@ -17,6 +17,8 @@ from perdure.ports.store import (
     Snapshot,
 )
 from perdure.storage import labels
+from perdure.storage.ledgers import Counted, merged
+from perdure.storage.listing import LIVE, LIVE_STATUS
 from perdure.storage.sqlite import awaits
 from perdure.storage.sqlite.rows import (
     INSERT_LEDGER,
@@ -111,7 +113,7 @@ def wake_invalid(con: sqlite3.Connection, pipeline: str, generation: int, build:
 def wake_resting(con: sqlite3.Connection, pipeline: str, signature: bytes, now_us: int) -> int:
     """Runs that rest with one ledger become due."""
     return con.execute(
-        "UPDATE run SET due_us = ?1 WHERE status = 'ready' AND pipeline = ?2 AND signature = ?3 AND worker IS NULL "
+        f"UPDATE run SET due_us = ?1 WHERE {LIVE} AND status = 'ready' AND pipeline = ?2 AND signature = ?3 "
         f"AND ifnull(due_us > ?1, 1) AND NOT ({WAITING})",
         (now_us, pipeline, signature),
     ).rowcount
@@ -121,22 +123,28 @@ def wake_resting(con: sqlite3.Connection, pipeline: str, signature: bytes, now_u
 
 
 def ledgers(con: sqlite3.Connection) -> list[LedgerCount]:
-    """One pass over the index rows, whatever the runs have behind them."""
-    shared = con.execute(
-        "SELECT pipeline, g.signature, CAST(ledger AS BLOB), count, example, oldest FROM ("
-        "  SELECT pipeline, signature, count(*) AS count, min(id) AS example, min(submitted_us) AS oldest FROM run "
-        f" WHERE {_LIVE} AND signature <> x'' GROUP BY pipeline, signature) g "
-        "JOIN ledger l ON l.signature = g.signature"
+    """One pass over an index of live runs, whatever they have behind them and however many have ended."""
+    groups = con.execute(
+        # `n` is that of the row with the least time
+        f"SELECT pipeline, signature, count(*), min(submitted_us), n FROM run WHERE {LIVE} GROUP BY pipeline, signature"
+    ).fetchall()
+    found: list[Counted] = []
+    for pipeline, signature, count, at_us, n in groups:
+        ledger = one(con, "SELECT CAST(ledger AS BLOB) FROM ledger WHERE signature = ?", (signature,))
+        if ledger is not None:
+            run_id = one(con, "SELECT id FROM run WHERE n = ?", (n,)) or ("",)
+            found.append((pipeline, signature, ledger[0], count, run_id[0], at_us, n))
+            continue
+        alone = con.execute(
+            f"SELECT id, submitted_us, n FROM run WHERE {LIVE} AND pipeline = ? AND signature = ?",
+            (pipeline, signature),
+        )
+        found += [(pipeline, b"", b"", 1, *row) for row in alone]
+    owned = con.execute(
+        "SELECT pipeline, ifnull(l.signature, x''), CAST(ifnull(ledger, '') AS BLOB), 1, id, submitted_us, n "
+        f"FROM run r LEFT JOIN ledger l ON l.signature = r.signature WHERE worker IS NOT NULL AND {LIVE_STATUS}"
     )
-    alone = con.execute(
-        "SELECT pipeline, x'', x'', 1, id, submitted_us FROM run "
-        f"WHERE {_LIVE} AND signature NOT IN (SELECT signature FROM ledger)"
-    )
-    found = [LedgerCount(*row) for row in (*shared, *alone)]
-    return sorted(found, key=lambda entry: (entry.pipeline, entry.signature, entry.example_run))
-
-
-_LIVE = "status NOT IN ('succeeded', 'failed', 'canceled', 'corrupt')"
+    return merged([*found, *owned])
 
 
 def unused_ledgers(con: sqlite3.Connection) -> list[tuple[bytes]]:

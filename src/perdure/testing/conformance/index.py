@@ -333,7 +333,7 @@ async def live_runs_are_counted_by_ledger(lab: Lab) -> None:
         LedgerCount("payout", b"", b"", 1, "run-5", T0),
         *sorted(
             (
-                LedgerCount("payout", new.signature, new.ledger, 2, "run-1", T0),
+                LedgerCount("payout", new.signature, new.ledger, 2, "run-2", T0),
                 LedgerCount("payout", pinned.signature, pinned.ledger, 1, "run-3", T0),
             ),
             key=lambda entry: entry.signature,
