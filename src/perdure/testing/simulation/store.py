@@ -22,13 +22,9 @@ from perdure.ports.store import (
     IndexState,
     JournalRow,
     LedgerCount,
-    ListPlace,
     LoadedRun,
     NewRun,
     PipelineHold,
-    RunCounts,
-    RunFilter,
-    RunPage,
     RunTail,
     ScheduleState,
     Serving,
@@ -44,11 +40,12 @@ from perdure.runtime.loading import project, snapshot_of
 from perdure.storage.memory import MemoryStore
 from perdure.testing.simulation.dice import Dice
 from perdure.testing.simulation.history import History
+from perdure.testing.simulation.lists import FaultyLists
 
 T = TypeVar("T")
 
 
-class FaultyStore:
+class FaultyStore(FaultyLists):
     """See the module.
 
     Args:
@@ -297,20 +294,6 @@ class FaultyStore:
 
     def on_trouble(self, listener: Callable[[Trouble], None], /) -> None:
         self._trouble.append(listener)
-
-    async def list_runs(
-        self, where: RunFilter, /, *, after: ListPlace | None = None, oldest_first: bool = False, limit: int = 50
-    ) -> RunPage:
-        await self._read()
-        return await self._inner.list_runs(where, after=after, oldest_first=oldest_first, limit=limit)
-
-    async def count_runs(self, where: RunFilter, /, *, cap: int | None = None) -> RunCounts:
-        await self._read()
-        return await self._inner.count_runs(where, cap=cap)
-
-    async def ids_from(self, prefix: str, limit: int, /) -> Sequence[str]:
-        await self._read()
-        return await self._inner.ids_from(prefix, limit)
 
     async def journal_of(self, run_id: str, /) -> tuple[int, Sequence[JournalRow]] | None:
         await self._read()

@@ -1,0 +1,32 @@
+"""What a store that fails answers about many runs at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perdure.ports.store import ListPlace, RunCounts, RunFilter, RunPage
+from perdure.storage.memory import MemoryStore
+
+
+class FaultyLists:
+    """The lists of a `FaultyStore`: true, and late like everything else."""
+
+    _inner: MemoryStore
+
+    async def _read(self) -> None:
+        """A read is about to be answered."""
+        raise NotImplementedError
+
+    async def list_runs(
+        self, where: RunFilter, /, *, after: ListPlace | None = None, oldest_first: bool = False, limit: int = 50
+    ) -> RunPage:
+        await self._read()
+        return await self._inner.list_runs(where, after=after, oldest_first=oldest_first, limit=limit)
+
+    async def count_runs(self, where: RunFilter, /, *, cap: int | None = None) -> RunCounts:
+        await self._read()
+        return await self._inner.count_runs(where, cap=cap)
+
+    async def ids_from(self, prefix: str, limit: int, /) -> Sequence[str]:
+        await self._read()
+        return await self._inner.ids_from(prefix, limit)
