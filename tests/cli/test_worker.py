@@ -11,17 +11,22 @@ from pathlib import Path
 
 import pytest
 
+from perdure import step
 from perdure.cli import supervisor
 from perdure.cli.exits import Exit
 from perdure.cli.main import main
 from perdure.cli.output import Output
 from perdure.cli.problems import Problem
+from perdure.cli.serve import keep_told
 from perdure.cli.supervisor import FIRST_DELAY_S, LONGEST_DELAY_S, STEADY_S, Restarts, how_ended, supervise
 from perdure.cli.workerchild import Order
+from perdure.testing.clock import VirtualSystem
 from tests.cli.harness import Cli, records
 from tests.cli.project import SETTINGS
 from tests.cli.terminal import Piped
 from tests.postgres import PostgresServer
+from tests.runtime.lab import Inv, app, line, virtually
+from tests.runtime.test_workers import LEASE_S, Shared
 
 SLOW = """
 import asyncio
@@ -195,6 +200,25 @@ def test_processes_that_cannot_work_any_more_end_the_command(
     said = capfd.readouterr()
     assert said.err.count("broken by now") == 1
     assert said.out.count("it is started again in 0.01 s") == 1
+
+
+@virtually
+async def test_the_supervisor_hears_of_another_identity(system: VirtualSystem) -> None:
+    """R-3: a worker that was found dead goes on as another, and it is that one which dies with the process."""
+
+    @step("one/v1")
+    async def one(inv: Inv) -> None: ...
+
+    world, told = Shared(system), list[str]()
+    async with world.engine(app(line(one))) as engine:
+        first = engine.worker
+        telling = asyncio.create_task(keep_told(engine, told.append))
+        await system.sleep(1)
+        assert await world.stores[0].bury(first, world.data.workers[first].beat)
+        await system.sleep(LEASE_S)
+        telling.cancel()
+        assert told == [first, engine.worker]
+        assert first != engine.worker
 
 
 def test_the_wait_before_a_restart_grows_and_is_forgotten() -> None:

@@ -9,7 +9,13 @@ from msgspec.structs import replace
 
 from perdure import Succeeded, WorkerInfo, WorkerState, step
 from perdure.ports.store import IndexState, NewRun, RunRow, WorkerRow
-from perdure.runtime.workforce import bury_known_dead, is_waiting_for_worker, missing_worker, worker_info
+from perdure.runtime.workforce import (
+    bury_known_dead,
+    is_waiting_for_worker,
+    missing_owner,
+    missing_worker,
+    worker_info,
+)
 from perdure.storage.memory import MemoryData, MemoryStore
 from perdure.testing.clock import VirtualSystem
 from tests.runtime.lab import SECOND_US, Gate, Inv, app, line, virtually
@@ -75,6 +81,26 @@ def workers(*generations: int | None, state: WorkerState = "alive") -> list[Work
 def test_what_worker_a_run_waits_for_in_words(generation: int, working: Sequence[WorkerInfo], text: str) -> None:
     """D-4: one that may not take it, and one that begins nothing more, do not count."""
     assert missing_worker("payout", generation, working) == text
+
+
+@pytest.mark.parametrize(
+    ("working", "text"),
+    [
+        (workers(1), ""),
+        (workers(1, state="draining"), ""),
+        ([*workers(1, state="dead"), *workers(None, 1)[1:]], ""),
+        (workers(1, state="dead"), "waits for a worker; its own, w0, is dead, and no other is alive"),
+        ([], "waits for a worker; its own, w0, is dead, and no other is alive"),
+        (workers(1, state="silent"), "waits for a worker; its own, w0, is silent, and no other is alive"),
+        (
+            [*workers(1, state="silent"), *workers(None, 1)[1:]],
+            "its worker w0 is silent; it goes on when another finds that one dead",
+        ),
+    ],
+)
+def test_what_a_run_waits_for_whose_worker_does_not_answer(working: Sequence[WorkerInfo], text: str) -> None:
+    """R-3: what a dead one had goes on at once where there is anybody."""
+    assert missing_owner("w0", working) == text
 
 
 @pytest.mark.parametrize(

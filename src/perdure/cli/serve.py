@@ -315,7 +315,7 @@ def _started(engine: Engine, place: Place, out: Output, view: View, number: int)
     view.say(f"engine {engine.worker} of {name} on {store} started{how}")
 
 
-async def _keep_told(engine: Engine, tell: Callable[[str], None]) -> None:
+async def keep_told(engine: Engine, tell: Callable[[str], None]) -> None:
     """Say who this worker is: one that was found dead goes on as another [R-3]."""
     told = ""
     while True:
@@ -328,7 +328,7 @@ async def _keep_told(engine: Engine, tell: Callable[[str], None]) -> None:
 async def _work(engine: Engine, stop: Stop, view: View, *, until_idle: bool, tell: Callable[[str], None] | None) -> int:
     beside = [asyncio.ensure_future(view.keep_fresh(engine))]
     if tell is not None:
-        beside.append(asyncio.ensure_future(_keep_told(engine, tell)))
+        beside.append(asyncio.ensure_future(keep_told(engine, tell)))
     try:
         failed = asyncio.ensure_future(engine.failed())
         ends: list[asyncio.Future[Any]] = [failed, asyncio.ensure_future(stop.drain.wait())]

@@ -45,7 +45,7 @@ from perdure.runtime.run import Run
 from perdure.runtime.scheduling import Schedules
 from perdure.runtime.submitting import Submitter
 from perdure.runtime.waiters import Waiters
-from perdure.runtime.workforce import WorkerInfo, lacking, workers_of
+from perdure.runtime.workforce import WorkerInfo, lacking, lacking_owner, workers_of
 
 In = TypeVar("In")
 Out_co = TypeVar("Out_co", covariant=True)
@@ -101,8 +101,10 @@ class Client(Submitter, Schedules, Lister):
         loaded = await self._load(run_id)
         if loaded.row.state.status == "corrupt":
             return info_of(loaded.row)
-        lacks = await lacking(self._store, [loaded.row], self._system.now_us())
-        return info_of(loaded.row, await projected(self._store, loaded), lacks=lacks.get(run_id, ""))
+        now_us = self._system.now_us()
+        lacks = (await lacking(self._store, [loaded.row], now_us)).get(run_id, "")
+        lacks = lacks or await lacking_owner(self._store, loaded.row, now_us)
+        return info_of(loaded.row, await projected(self._store, loaded), lacks=lacks)
 
     async def workers(self, *, all: bool = False) -> Workers:
         """Who works on the store, the oldest first [R-2]; of a store with one engine, that engine.

@@ -41,7 +41,8 @@ class RunInfo(msgspec.Struct, frozen=True):
         progress: of the items at which it stands, where there are any; only `info` and `watch` look for it.
         annotations: labels that it was submitted with.
         waits_for_worker: in words, what worker it waits for, where nobody who works on the store now can take it
-            [D-4]; empty otherwise, and where one engine owns the store. Nothing of it is stored.
+            [D-4], or what becomes of it where its own does not answer, for which only `info` and `watch` look; empty
+            otherwise, and where one engine owns the store. Nothing of it is stored.
     """
 
     run_id: str

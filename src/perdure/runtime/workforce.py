@@ -92,14 +92,30 @@ async def lacking(store: Store, rows: Sequence[RunRow], now_us: int) -> dict[str
     due = [row for row in rows if store.shared and is_waiting_for_worker(row, now_us)]
     if not due:
         return {}
-    workers = await workers_of(store, now_us)
+    workers = [worker_info(row, {}, now_us) for row in await store.workers()]
+    found = {row.run.run_id: missing_worker(row.run.pipeline, row.state.generation, workers) for row in due}
+    if not any(found.values()):
+        return {}
     held = {hold.pipeline for hold in await store.pipeline_holds()}
-    found: dict[str, str] = {}
-    for row in due:
-        text = missing_worker(row.run.pipeline, row.state.generation, workers)
-        if text and row.run.pipeline not in held:
-            found[row.run.run_id] = text
-    return found
+    return {row.run.run_id: found[row.run.run_id] for row in due if row.run.pipeline not in held}
+
+
+async def lacking_owner(store: Store, row: RunRow, now_us: int) -> str:
+    """What a run that somebody has waits for, if that worker does not answer any more, in words; empty otherwise."""
+    if not store.shared or not row.state.worker:
+        return ""
+    return missing_owner(row.state.worker, [worker_info(each, {}, now_us) for each in await store.workers()])
+
+
+def missing_owner(owner: str, workers: Sequence[WorkerInfo]) -> str:
+    """Of `lacking_owner`, the words [R-3]."""
+    state = next((worker.state for worker in workers if worker.id == owner), "dead")
+    others = any(worker.state == "alive" and worker.id != owner for worker in workers)
+    if state == "silent" and others:
+        return f"its worker {owner} is silent; it goes on when another finds that one dead"
+    if state in ("silent", "dead") and not others:
+        return f"waits for a worker; its own, {owner}, is {state}, and no other is alive"
+    return ""
 
 
 def is_waiting_for_worker(row: RunRow, now_us: int) -> bool:
