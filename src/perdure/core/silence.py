@@ -26,24 +26,26 @@ class Silence:
         self._renewed_s: float | None = None
         self._seen: dict[str, tuple[int, float]] = {}
 
-    def heard(self, beats: Mapping[str, int], sent_s: float) -> list[str]:
+    def heard(self, beats: Mapping[str, int], sent_s: float, answered_s: float) -> list[str]:
         """Note the counters as read after a renewal that succeeded; who has been silent for a whole lease by now.
+
+        A counter is as old as its answer, and may have moved until then: silence counts from there.
 
         Args:
             beats: of every other worker that is not dead, by id.
             sent_s: when that renewal was sent, on this worker's steady clock.
+            answered_s: when the counters had been read, on the same clock.
         """
         passed_s = 0.0 if self._renewed_s is None else sent_s - self._renewed_s
-        if passed_s > self._longest_s:
-            passed_s = 0.0
+        stalled_s = passed_s if passed_s > self._longest_s else 0.0
         self._renewed_s = sent_s
         silent: list[str] = []
         seen: dict[str, tuple[int, float]] = {}
         for worker, beat in beats.items():
-            known, silent_s = self._seen.get(worker, (beat, -passed_s))
-            silent_s = silent_s + passed_s if known == beat else 0.0
-            seen[worker] = beat, silent_s
-            if silent_s >= self._lease_s:
+            known, since_s = self._seen.get(worker, (None, 0.0))
+            since_s = since_s + stalled_s if known == beat else answered_s
+            seen[worker] = beat, since_s
+            if sent_s - since_s >= self._lease_s:
                 silent.append(worker)
         self._seen = seen
         return silent

@@ -161,7 +161,8 @@ class Membership:
         host = self._host
         rows = await host.store.workers()
         others = {row.id: row for row in rows if not row.dead and row.id != host.worker}
-        for silent in self._silence.heard({id: row.beat for id, row in others.items()}, sent_s):
+        beats = {id: row.beat for id, row in others.items()}
+        for silent in self._silence.heard(beats, sent_s, host.system.steady_s()):
             row = others[silent]
             if await host.store.bury(silent, row.beat):
                 logger.warning(
