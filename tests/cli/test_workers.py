@@ -15,10 +15,12 @@ from perdure.cli.exits import Exit
 from perdure.ports.store import Deployment, WorkerRow
 from perdure.runtime.workforce import WorkerInfo, WorkerState
 from perdure.storage import open_store
+from perdure.storage.memory import MemoryData, MemoryStore
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.queries import is_pooled
 from perdure.storage.postgres.session import Session
 from perdure.storage.sqlite.owner import Ownership
+from perdure.testing.conformance.lab import Draft
 from tests.cli.harness import Cli, records
 from tests.cli.project import SETTINGS, SHOP
 from tests.pgbouncer import PgBouncer
@@ -141,6 +143,20 @@ def test_doctor_on_a_server(url: str, cli: Cli) -> None:
     assert found["pooler"][1] == "none"
     assert found["runs"][1] == "1 ready"
     assert "(schema s" in found["store"][1]
+
+
+async def test_doctor_says_what_worker_overdue_runs_wait_for() -> None:
+    """D-4: of those alone that nobody can take."""
+    store = MemoryStore(MemoryData(shared=True))
+    await store.open(owner=None)
+    await store.register(worker("w1", {"job": 1}))
+    runs: list[str] = []
+    for n, pipeline in enumerate(("job", "other", "other")):
+        draft = Draft(f"run-{n}", pipeline=pipeline)
+        await store.append(draft.submit())
+        runs.append(draft.run_id)
+    (check,) = await examine_server.check_lacking(store, runs)
+    assert check.found == "2 overdue runs: waits for a worker that serves pipeline other; 1 worker serves others"
 
 
 def test_doctor_names_the_pooler(url: str, pooler: PgBouncer, cli: Cli) -> None:

@@ -93,11 +93,10 @@ async def lacking(store: Store, rows: Sequence[RunRow], now_us: int) -> dict[str
     if not due:
         return {}
     workers = [worker_info(row, {}, now_us) for row in await store.workers()]
-    found = {row.run.run_id: missing_worker(row.run.pipeline, row.state.generation, workers) for row in due}
-    if not any(found.values()):
-        return {}
-    held = {hold.pipeline for hold in await store.pipeline_holds()}
-    return {row.run.run_id: found[row.run.run_id] for row in due if row.run.pipeline not in held}
+    words = ((row, missing_worker(row.run.pipeline, row.state.generation, workers)) for row in due)
+    found = [(row.run, text) for row, text in words if text]
+    held = {hold.pipeline for hold in await store.pipeline_holds()} if found else set[str]()
+    return {run.run_id: text for run, text in found if run.pipeline not in held}
 
 
 async def lacking_owner(store: Store, row: RunRow, now_us: int) -> str:
