@@ -439,10 +439,13 @@ async def reads(inv: Inv) -> None:
     await inv.memo("number")  # E
     await inv.memo(7, lambda: 3, type=int)  # E
     text: str = await inv.memo("count", lambda: 3, type=int)  # E
+    await inv.tx()  # E
+    await inv.tx("psycopg")  # E
+    number: int = await inv.tx(str)  # E
     inv.forward_key  # E
     inv.failure  # E
     await reserve  # E
-    assert_type((wrong, text), tuple[Transfer, str])
+    assert_type((wrong, text, number), tuple[Transfer, str, int])
 
 
 # --- pipelines

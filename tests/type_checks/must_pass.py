@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import functools
+import sqlite3
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Protocol, TypedDict, TypeVar, assert_type
+
+import psycopg
+import sqlalchemy
+import sqlalchemy.ext.asyncio
+import sqlalchemy.orm
+from psycopg import AsyncConnection
 
 from perdure import (
     AsyncPoll,
@@ -18,6 +25,7 @@ from perdure import (
     AwaitRuns,
     Bound,
     Branch,
+    CallerConnection,
     Canceled,
     Child,
     Client,
@@ -707,3 +715,36 @@ hourly = Schedule("hourly", payout, input=PayoutInput("7", 1), every=timedelta(h
 assert_type(hourly, Schedule[PayoutInput])
 of_lambda: Schedule[PayoutInput] = Schedule("other", payout, input=lambda tick: PayoutInput(f"{tick}", 1), every=60)
 schedules = (daily, hourly, Schedule("double", doubling, input=3, every=60))
+
+
+# --- transactions
+
+
+@step("transactional/v1")
+async def transactional(inv: Inv) -> int:
+    con = await inv.tx(AsyncConnection)
+    await con.execute("INSERT INTO orders VALUES (%s)", (inv.run_id,))
+    async with con.cursor() as cursor:
+        assert_type(cursor.rowcount, int)
+    return assert_type((await inv.tx(sqlite3.Connection)).total_changes, int)
+
+
+async def untransactional(inv: Undo, made: Transfer) -> None:
+    await (await inv.tx(AsyncConnection)).execute("DELETE FROM orders")
+
+
+async def joins(
+    client: Client,
+    run: Run[Hold],
+    blocking: psycopg.Connection[tuple[int, str]],
+    awaited: AsyncConnection[tuple[int, str]],
+    session: sqlalchemy.orm.Session,
+    core: sqlalchemy.Connection,
+    async_session: sqlalchemy.ext.asyncio.AsyncSession,
+    async_core: sqlalchemy.ext.asyncio.AsyncConnection,
+) -> None:
+    connections: list[CallerConnection] = [blocking, awaited, session, core, async_session, async_core]
+    for connection in connections:
+        await client.submit(payout, PayoutInput("7", 1), connection=connection)
+    assert_type(await client.submit(payout, PayoutInput("7", 1), connection=awaited), Run[Transfer])
+    assert_type(await run.send("hold", Hold("h"), connection=blocking), bool)

@@ -9,9 +9,10 @@ from perdure.codec.json import Encoded
 from perdure.core.facts import Failure, Phase
 from perdure.core.unit import Unit
 from perdure.define.functions import AnyFunction
-from perdure.define.invocation import Invocation, PipelineView, UnwindInvocation
+from perdure.define.invocation import Invocation, UnwindInvocation
 from perdure.define.step import ErasedStep, Given
-from perdure.errors import DefinitionError
+from perdure.define.views import PipelineView
+from perdure.errors import DefinitionError, InvalidArgument
 
 In_co = TypeVar("In_co", covariant=True)
 D_co = TypeVar("D_co", covariant=True)
@@ -37,12 +38,14 @@ class FakeRun:
         *,
         run_id: str = "fake",
         failure: Failure | None = None,
+        tx: object = None,
     ) -> None:
         self.pipeline = pipeline
         self.run_id = run_id
         self.tenant = "default"
         self.resource = run_id
         self.deps = deps
+        self.tx = tx
         self.canceled = False
         self.failure = failure
         self.unwind_failures: tuple[Failure, ...] = ()
@@ -67,6 +70,11 @@ class FakeRun:
 
     async def memo(self, step_id: str, phase: Phase, name: str, value: bytes, item: int | None = None, /) -> None:
         self.memos[step_id, phase, name, item] = value
+
+    async def transaction(self, inv: object, /) -> object:
+        if self.tx is None:
+            raise InvalidArgument("none was given; say `fake(..., tx=connection)`")
+        return self.tx
 
     def unit_of(self, step_id: str, /) -> Unit | None:
         return self.units.get(step_id)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast, overload
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast, overload
 
 from perdure.codec.json import AnyCodec, Encoded, codec_of
 from perdure.core.facts import Failure, Phase, RunFailed
@@ -22,9 +22,11 @@ from perdure.define.signals import (
     UnreadablePayload,
     UnusableMemo,
     UnusableSubstitute,
+    UnusableTransaction,
 )
 from perdure.define.step import ErasedStep, Optional, Step
-from perdure.errors import DefinitionError, PayloadError
+from perdure.define.views import RunView
+from perdure.errors import DefinitionError, InvalidArgument, PayloadError
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -35,46 +37,6 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 _UNREAD: Any = object()
-
-
-class PipelineView(Protocol):
-    """What an invocation asks of a pipeline."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def input_codec(self) -> AnyCodec: ...
-    @property
-    def steps(self) -> Mapping[str, ErasedStep]: ...
-
-
-class RunView(Protocol):
-    """What an invocation asks of the run it belongs to; the engine implements it once per run.
-
-    `state_bytes` and `memo_bytes` answer None where nothing is committed. `memo` resolves when the value is durable.
-    """
-
-    @property
-    def run_id(self) -> str: ...
-    @property
-    def tenant(self) -> str: ...
-    @property
-    def resource(self) -> str: ...
-    @property
-    def pipeline(self) -> PipelineView: ...
-    @property
-    def deps(self) -> object: ...
-    @property
-    def canceled(self) -> bool: ...
-    @property
-    def failure(self) -> Failure | None: ...
-    @property
-    def unwind_failures(self) -> tuple[Failure, ...]: ...
-    def input_bytes(self) -> Encoded: ...
-    def state_bytes(self, step_id: str, /) -> Encoded | None: ...
-    def memo_bytes(self, step_id: str, phase: Phase, name: str, item: int | None = None, /) -> Encoded | None: ...
-    async def memo(self, step_id: str, phase: Phase, name: str, value: bytes, item: int | None = None, /) -> None: ...
-    def unit_of(self, step_id: str, /) -> Unit | None: ...
 
 
 def forward_key(run_id: str, step_id: str) -> str:
@@ -209,6 +171,42 @@ class Invocation(Generic[In_co, D_co]):
                 UnusableMemo(f"memo {name!r} of {self._reader()}: a handler that remembers must be `async def`")
             ) from None
         return self._memo(name, function, codec)
+
+    def tx(self, kind: type[T], /) -> Coroutine[Any, Any, T]:
+        """A connection in an open transaction of the store's database: what is written on it is committed together with
+        the success of this attempt, or not at all [I-1].
+
+        `await` it, in an `async def` handler, as often as wanted: an attempt has one transaction. Whatever ends the
+        attempt but its return rolls it back, also `Fail`, `Later`, a time-out or a lost worker. Neither commit nor roll
+        back yourself; savepoints are fine. A store without transactions makes the run invalid.
+
+        Args:
+            kind: the class of the connection; for a store in PostgreSQL `psycopg.AsyncConnection`.
+
+        Raises:
+            StoreUnavailable: the server does not answer; the attempt fails, and is tried again.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise self._no_tx("a handler that writes in a transaction must be `async def`") from None
+        return self._tx(kind)
+
+    async def _tx(self, kind: type[T]) -> T:
+        if self._locks is None:
+            self._locks = {}
+        try:
+            async with self._locks.setdefault("", _MemoLock()):  # no memo has an empty name
+                connection = await self._source.transaction(self)
+        except InvalidArgument as error:
+            raise self._no_tx(str(error)) from error
+        if isinstance(connection, kind):
+            return connection
+        found = type(connection)
+        raise self._no_tx(f"its connection is a {found.__module__}.{found.__qualname__}, not a {kind!r}")
+
+    def _no_tx(self, problem: str) -> BrokenContract:
+        return self._broken(UnusableTransaction(f"`inv.tx` of {self._reader()}: {problem}"))
 
     async def _memo(self, name: str, function: AnyFunction, codec: AnyCodec) -> object:
         if self._locks is None:
@@ -390,6 +388,10 @@ class PureInvocation(Invocation[In_co, D_co]):
 
     def _memo_codec(self, name: object, function: AnyFunction, type: object) -> AnyCodec:
         raise self._broken(ImpureFunction(self._reader(), "memo"))
+
+    def tx(self, kind: type[T], /) -> Coroutine[Any, Any, T]:
+        """Not for pure functions; calling it makes the run invalid."""
+        raise self._broken(ImpureFunction(self._reader(), "tx"))
 
     def unusable(self, breach: BrokenContract) -> BrokenContract:
         """Note what makes the run invalid, to be raised; kept even if the function swallows it [D-1]."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
@@ -12,9 +12,10 @@ from perdure.codec.json import AnyCodec, codec_of
 from perdure.core.facts import Failure
 from perdure.core.unit import Unit
 from perdure.define.functions import AnyFunction, name_of, parameter_type, return_type
-from perdure.define.invocation import Invocation, PureInvocation, RunView
+from perdure.define.invocation import Invocation, PureInvocation
 from perdure.define.signals import UnusableOpening
 from perdure.define.step import D_contra, ErasedStep, In_contra, S, Step
+from perdure.define.views import RunView
 from perdure.errors import DefinitionError, PayloadError
 
 if TYPE_CHECKING:
@@ -118,6 +119,10 @@ class ItemInvocation(Invocation[In_co, D_co], Generic[In_co, D_co, T_co]):
             codec = cast("ItemStep[Any, Any, Any, Any, Any]", self._step).item_codec
             self._value = self._decode(codec, self._raw, f"item {self.index} of step {self.step_id!r}")
         return cast(T_co, self._value)
+
+    def tx(self, kind: type[T], /) -> Coroutine[Any, Any, T]:
+        """Not for items, which are recorded many to an append; calling it makes the run invalid."""
+        raise self._no_tx("items are recorded many at once; write in a step of its own")
 
     @property
     def idempotency_key(self) -> str:

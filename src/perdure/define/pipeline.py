@@ -146,15 +146,24 @@ class Pipeline(Generic[In, D_contra, Out_co]):
         return Bound(self, deps)
 
     def fake(
-        self, *, input: In, deps: D_contra, states: Sequence[Given[In, D_contra]] = (), run_id: str = "fake"
+        self,
+        *,
+        input: In,
+        deps: D_contra,
+        states: Sequence[Given[In, D_contra]] = (),
+        run_id: str = "fake",
+        tx: object = None,
     ) -> Invocation[In, D_contra]:
         """An invocation without an engine: `await send_payout(payout.fake(input=..., deps=..., states=(...)))`.
+
+        Args:
+            tx: the connection that `inv.tx` gives; commit or roll it back yourself.
 
         Raises:
             PayloadError: the input could not be stored.
             DefinitionError: a state of a step of another pipeline was given.
         """
-        return FakeInvocation(FakeRun(self, input, deps, states, run_id=run_id), None, 1)
+        return FakeInvocation(FakeRun(self, input, deps, states, run_id=run_id, tx=tx), None, 1)
 
     def fake_item(
         self,
@@ -190,6 +199,7 @@ class Pipeline(Generic[In, D_contra, Out_co]):
         states: Sequence[Given[In, D_contra]] = (),
         failure: Failure = _FAILED,
         run_id: str = "fake",
+        tx: object = None,
     ) -> UnwindInvocation[In, D_contra]:
         """An invocation for the unwind handler of `step`: `await release(payout.fake_unwind(reserve, ...), hold)`.
 
@@ -197,7 +207,7 @@ class Pipeline(Generic[In, D_contra, Out_co]):
             PayloadError: the input could not be stored.
             DefinitionError: a state of a step of another pipeline was given.
         """
-        run = FakeRun(self, input, deps, states, run_id=run_id, failure=failure)
+        run = FakeRun(self, input, deps, states, run_id=run_id, failure=failure, tx=tx)
         return FakeUnwindInvocation(run, step, 1)
 
     def __repr__(self) -> str:

@@ -12,6 +12,7 @@ BrokenReason: TypeAlias = Literal[
     "need-undeclared",
     "step-called",
     "memo-unusable",
+    "transaction-unusable",
     "function-impure",
     "substitute-unusable",
     "payload-unreadable",
@@ -98,6 +99,12 @@ class UnusableMemo(BrokenContract):
     """A memo has no name, no type to decode its value with, or a value that does not fit it [M-15]."""
 
     reason = "memo-unusable"
+
+
+class UnusableTransaction(BrokenContract):
+    """There is no transaction for this handler, or it was ended by it [I-1]."""
+
+    reason = "transaction-unusable"
 
 
 class ImpureFunction(BrokenContract):

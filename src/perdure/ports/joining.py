@@ -68,7 +68,8 @@ class OwnTransaction(Protocol):
             `Committed`; anything else leaves the transaction open, with nothing appended: another append may be tried.
 
         Raises:
-            TransactionLost: nothing of it is committed, and nothing will be.
+            TransactionLost: nothing of it is committed, and nothing will be. What the server did not like is its cause.
+            TransactionEnded: somebody else has committed or rolled back.
             StoreUnavailable: the store was closed before it could be found out [J-14].
         """
         ...
@@ -77,6 +78,14 @@ class OwnTransaction(Protocol):
         """Undo everything. Idempotent, and nothing after a commit; never an error."""
         ...
 
+    def drop(self) -> None:
+        """As `rollback`, at once, by letting go of the connection where nothing else helps."""
+        ...
+
 
 class TransactionLost(Exception):  # a signal: the attempt that it was for has failed
     """Nothing that was written in a transaction is committed; says why, for people."""
+
+
+class TransactionEnded(Exception):  # a signal: the handler broke its contract
+    """A transaction was committed or rolled back by whoever was to leave that alone."""

@@ -21,7 +21,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from perdure.ports.joining import CallerConnection, Journal
+from perdure.ports.joining import CallerConnection, Journal, OwnTransaction
 from perdure.ports.listing import ListPlace, RunCounts, RunFilter, RunPage, WaitsFor
 from perdure.ports.places import Candidate, DueRun, Serving, Shared, Tenancy, share, share_served
 from perdure.ports.records import (
@@ -139,6 +139,15 @@ class Store(Protocol):
         Raises:
             InvalidArgument: the store cannot, the connection is of no known kind, in no transaction, or of another
                 database.
+        """
+        ...
+
+    async def begin(self) -> OwnTransaction:
+        """A transaction of the store's own in which a handler writes; its success is appended and committed with it
+        [I-1]. It has a connection to itself: wait for it no longer than one would for the handler.
+
+        Raises:
+            InvalidArgument: the store has none.
         """
         ...
 

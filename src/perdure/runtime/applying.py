@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 
 from perdure.core.operations import InvalidOp
 from perdure.core.plan import Next, Plan, Rest
-from perdure.ports.store import AppendResult, Committed, Conflict, IndexState, WaitCycle
+from perdure.ports.store import Append, AppendResult, Committed, Conflict, IndexState, WaitCycle
 from perdure.runtime.appending import seal
 from perdure.runtime.events import emit_facts
 from perdure.runtime.host import Host
@@ -36,14 +37,20 @@ class Again(Exception):  # a signal: somebody appended first
         self.cycle = cycle
 
 
-async def apply(host: Host, live: LiveRun, plan: Plan, now_us: int) -> Next | None:
+async def apply(
+    host: Host, live: LiveRun, plan: Plan, now_us: int, write: Callable[[Append], Awaitable[AppendResult]] | None = None
+) -> Next | None:
     """Append what was planned, with the index state that follows.
+
+    Args:
+        write: appends; by default to the store.
 
     Raises:
         Again: somebody appended first.
         Lost: the run is no longer this engine's.
     """
     p = live.p
+    write = write or host.store.append
     if plan.rest is None and not plan.facts:
         return plan.next
     if not live.lease.holds:
@@ -52,7 +59,7 @@ async def apply(host: Host, live: LiveRun, plan: Plan, now_us: int) -> Next | No
         append = seal(p, plan.facts, now_us, host.system.append_id(), p.token)
         if live.line.limited:
             reserve(host, live, plan, append)
-        check(await host.store.append(append))
+        check(await write(append))
         if live.line.limited:
             reserved(live, append)
         if host.suspects.any:
@@ -66,7 +73,7 @@ async def apply(host: Host, live: LiveRun, plan: Plan, now_us: int) -> Next | No
     if plan.facts:
         append = seal(p, plan.facts, now_us, host.system.append_id(), p.token)
         index = append.index = rest_state(host, live, plan.rest, now_us)
-        check(await host.store.append(append))
+        check(await write(append))
     else:
         index = rest_state(host, live, plan.rest, now_us)
         written = await host.store.set_index(p.locator, index, p.row_seq)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from perdure.core.commit import plan_claim, plan_next, plan_outcome
-from perdure.core.facts import RetryCause, SegmentAttemptStarted
+from perdure.core.facts import Phase, RetryCause, SegmentAttemptStarted
 from perdure.core.operations import InvalidOp, RunOp, UnitOp, UnwindOp
-from perdure.core.outcomes import Interrupted, Outcome
+from perdure.core.outcomes import Interrupted, Outcome, Raised, Returned
 from perdure.core.plan import Next, Plan
 from perdure.core.unit import CHILD_SHAPES
+from perdure.define.failure import failure_of
+from perdure.ports.joining import OwnTransaction, TransactionEnded, TransactionLost
 from perdure.ports.store import LoadedRun
 from perdure.runtime.appending import seal
 from perdure.runtime.applying import Again, apply, check
@@ -67,12 +69,63 @@ async def commit(host: Host, live: LiveRun, op: RunOp | UnwindOp, outcome: Outco
     while True:
         now_us = host.system.now_us()
         try:
+            if live.tx is not None:
+                return await _commit_with_effect(host, live, live.tx, op, outcome, now_us)
             plan = await _plan(host, live, op, outcome, now_us, fresh)
             return await apply(host, live, plan, now_us)
         except Again as again:
             live.cycle = again.cycle
-            await live.reload()
-            fresh = False
+        except EffectLost as lost:
+            outcome = lost.outcome
+        await live.reload()
+        fresh = False
+
+
+class EffectLost(Exception):  # a signal
+    """What the handler wrote in its transaction is not committed, so the attempt has not succeeded.
+
+    Args:
+        outcome: how it has ended instead.
+    """
+
+    def __init__(self, outcome: Outcome | InvalidOp | None) -> None:
+        super().__init__()
+        self.outcome = outcome
+
+
+async def _commit_with_effect(
+    host: Host,
+    live: LiveRun,
+    tx: OwnTransaction,
+    op: RunOp | UnwindOp,
+    outcome: Outcome | InvalidOp | None,
+    now_us: int,
+) -> Next | None:
+    """Record a success together with what its handler wrote; whatever else the attempt came to undoes that [I-1].
+
+    Raises:
+        Again: somebody appended first; the transaction is still open.
+        EffectLost: it is not.
+    """
+    if not isinstance(outcome, Returned) or not live.attempt_is_open():
+        live.tx = None
+        await tx.rollback()
+        raise EffectLost(outcome)
+    plan = plan_outcome(live.p, live.line.topology, op, outcome, host.setting(live, now_us))
+    try:
+        rest = await apply(host, live, plan, now_us, tx.commit)
+    except TransactionEnded as ended:
+        problem: Outcome | InvalidOp = InvalidOp("contract-broken", f"step {op.step!r}: {ended}")
+    except TransactionLost as lost:
+        error = lost.__cause__ or lost
+        failure = failure_of(lost, step=op.step, phase=_phase(op), attempt=op.attempt, at_us=now_us)
+        problem = Raised(failure, live.line.policy(op.step).is_never(error))
+    else:
+        live.tx = None
+        return rest
+    live.tx = None
+    await tx.rollback()
+    raise EffectLost(problem)
 
 
 async def _plan(
@@ -95,7 +148,7 @@ async def _plan(
     return plan_outcome(live.p, topology, op, outcome, setting)
 
 
-def _phase(op: RunOp | UnwindOp) -> str:
+def _phase(op: RunOp | UnwindOp) -> Phase:
     return "forward" if type(op) is RunOp else "unwind"
 
 

@@ -54,7 +54,7 @@ async def attempt(host: Host, live: LiveRun, op: RunOp | UnwindOp) -> Ended:
     current_invocation.set(inv)
     if timeout_s is not None:
         live.allow(timeout_s)
-    live.in_handler = True
+    live.in_handler, live.inv = True, inv
     try:
         if is_async and not host.middleware:
             value = await handler(*arguments)
@@ -65,7 +65,7 @@ async def attempt(host: Host, live: LiveRun, op: RunOp | UnwindOp) -> Ended:
             raise  # not the handler's: the loop is gone and this coroutine is being closed
         error = raised
     finally:
-        live.in_handler = False
+        live.in_handler, live.inv = False, None
         current_invocation.set(None)
         if live.timer is not None:
             live.allow(None)

@@ -44,6 +44,8 @@ async def guarded(host: Host, live: LiveRun, work: Callable[[], Coroutine[object
         elif not isinstance(error, asyncio.CancelledError):  # cancelled: the engine was aborted
             logger.error("run %s waits for the store: %s", run_id, error)
     finally:
+        if live.tx is not None:
+            live.tx.drop()
         host.release(live, due_us)
         host.waiters.wake(run_id)
 

@@ -19,6 +19,7 @@ from perdure.core.unit import Unit
 from perdure.define.invocation import FailedInvocation, PureInvocation
 from perdure.define.signals import BrokenContract
 from perdure.errors import PayloadError, PerdureError, StoreUnavailable
+from perdure.ports.joining import OwnTransaction
 from perdure.ports.store import AppendResult, Committed
 from perdure.runtime.appending import seal
 from perdure.runtime.limits import Place, gate
@@ -81,6 +82,7 @@ class LiveRun:
         ends: of runs that this one waits for, as far as they are known here [R-13].
         cycle: the wait that was planned last was refused: those runs wait for this one.
         told: a cancel was handed on to them.
+        inv: what the handler that runs was given; tx: the transaction in which it writes, if it does [I-1].
         held: places of the store's limits that the running operation has [R-11]; at: its step, as far as limits go.
         shut: a limit of the store that was found full, and its key. keys: those of limits, by limit.
         started_us: when the attempt that runs was started; stuck: that it runs for very long was reported.
@@ -97,6 +99,7 @@ class LiveRun:
         "host",
         "in_handler",
         "interrupt",
+        "inv",
         "keys",
         "lease",
         "line",
@@ -112,6 +115,7 @@ class LiveRun:
         "timer",
         "token",
         "told",
+        "tx",
     )
 
     def __init__(self, host: Host, line: Line, p: Projection, submitted: RunSubmitted) -> None:
@@ -124,6 +128,8 @@ class LiveRun:
         self.crew: Stoppable | None = None
         self.ends: Mapping[str, RunEnd] = NO_ENDS
         self.cycle = self.told = False
+        self.inv: object = None
+        self.tx: OwnTransaction | None = None
         self.task: asyncio.Task[None] | None = None
         self.at = ""
         self.held: tuple[Permit, ...] = ()
@@ -223,6 +229,18 @@ class LiveRun:
                 lock.release()
             else:
                 appended.add_done_callback(lambda _: lock.release())
+
+    async def transaction(self, inv: object, /) -> object:
+        """The connection of the running attempt's transaction, which is begun when it is first asked for [I-1]."""
+        if self.tx is None and self.inv is inv:
+            tx = await self.host.store.begin()
+            if self.inv is inv:
+                self.tx = tx
+            else:
+                tx.drop()
+        if self.inv is not inv or self.tx is None:
+            raise asyncio.CancelledError("the attempt is over")
+        return self.tx.connection
 
     # --- the author's pure functions (core.plan.Evaluator)
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from perdure.errors import InvalidArgument
-from perdure.ports.joining import CallerConnection, Journal
+from perdure.ports.joining import CallerConnection, Journal, OwnTransaction
 from perdure.ports.listing import fits, place_of
 from perdure.ports.store import (
     Deployment,
@@ -62,6 +62,9 @@ class MemoryStore(MemoryBase):
 
     async def join(self, connection: CallerConnection, /) -> Journal:
         raise InvalidArgument("a store in memory joins no transaction of a caller's; one in PostgreSQL does")
+
+    async def begin(self) -> OwnTransaction:
+        raise InvalidArgument("a store in memory has no transactions for handlers; one in PostgreSQL has")
 
     # --- reads
 

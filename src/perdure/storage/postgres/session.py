@@ -9,6 +9,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
+import msgspec
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
@@ -39,10 +40,9 @@ _LIVELINESS = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-_OPTIONS = (  # a pooler passes none of these on
-    "-c plan_cache_mode=force_generic_plan -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 "
-    "-c tcp_keepalives_count=3 -c search_path=pg_catalog -c idle_in_transaction_session_timeout=10s"
-)
+# A pooler passes none of these on.
+_ALIVE = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
+_OURS = "-c plan_cache_mode=force_generic_plan -c search_path=pg_catalog -c idle_in_transaction_session_timeout=10s"
 """Of a role's own settings these are not taken: its search path could put other functions before the server's, and a
 process that is paused in a transaction must not hold others up for longer than this."""
 
@@ -127,22 +127,30 @@ class Session:
         self._texts: dict[str, bytes] = {}
 
     @classmethod
-    async def connect(cls, place: Place) -> Session:
+    async def connect(cls, place: Place, *, for_handlers: bool = False) -> Session:
         """Connect, and make sure that what is committed stays and may be written at all.
+
+        Args:
+            for_handlers: statements are not ours: planned and prepared as psycopg and the server do by default.
 
         Raises:
             StoreUnavailable: the server does not answer.
             StoreUnusable: it refuses us, or is no place for a store.
         """
+        if for_handlers:  # and nobody else afterwards
+            place = msgspec.structs.replace(place, spare=None)
         if place.spare is not None and (kept := await place.spare.take()) is not None:
             return cls(kept, place)
         try:
             given = conninfo_to_dict(place.conninfo)
             settings: dict[str, Any] = {**_LIVELINESS, **given, "client_encoding": "UTF8"}
             if not place.pooler:
-                settings["options"] = f"{_OPTIONS} {given.get('options') or ''}"
+                ours = _ALIVE if for_handlers else f"{_ALIVE} {_OURS}"
+                settings["options"] = f"{ours} {given.get('options') or ''}"
             con = await psycopg.AsyncConnection.connect(
-                make_conninfo("", **settings), autocommit=True, prepare_threshold=None if place.pooler else 1
+                make_conninfo("", **settings),
+                autocommit=True,
+                prepare_threshold=None if place.pooler else 5 if for_handlers else 1,
             )
         except (psycopg.Error, OSError, UnicodeError) as error:
             raise _why_no_connection(error, place) from error

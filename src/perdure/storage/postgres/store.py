@@ -47,6 +47,7 @@ from perdure.storage.postgres.readers import Readers
 from perdure.storage.postgres.rows import INSERT_LEDGERS, ledger_values
 from perdure.storage.postgres.schema import prepare
 from perdure.storage.postgres.session import Session
+from perdure.storage.postgres.transactions import HandlerTransaction, Transactions
 from perdure.storage.postgres.writer import Writer
 
 T = TypeVar("T")
@@ -68,6 +69,7 @@ class PostgresStore:
         self._engine = False
         self._writer: Writer | None = None
         self._readers: Readers | None = None
+        self._transactions: Transactions | None = None
         self._listener: Listener | None = None
         self._starting: asyncio.Task[None] | None = None
         self._closed: asyncio.Task[None] | None = None
@@ -93,6 +95,7 @@ class PostgresStore:
         self._writer = Writer(self.place, session, store, self._ident, self._tell_trouble)
         self._readers = Readers(self.place)
         self._listener = Listener(self.place, self._ident, self._notify, self._tell_change)
+        self._transactions = Transactions(self.place, store, self._ident, self._readers, self._tell_trouble)
         self._engine = owner is not None
         self._closed = self._starting = None
         self._refusal = None
@@ -111,6 +114,8 @@ class PostgresStore:
             await asyncio.shield(self._closed)
 
     async def _close(self, writer: Writer) -> None:
+        if self._transactions is not None:
+            self._transactions.abort()
         if self._listener is not None:
             self._listener.stop()
         await writer.close()
@@ -132,6 +137,8 @@ class PostgresStore:
         self._writer.abort()
         if self._listener is not None:
             self._listener.stop()
+        if self._transactions is not None:
+            self._transactions.abort()
         if self._readers is not None:
             self._readers.abort()
         self._let_go()
@@ -140,15 +147,15 @@ class PostgresStore:
         _open_stores.discard(self)
         if self._starting is not None:
             self._starting.cancel()
-        self._writer = self._readers = self._listener = None
+        self._writer = self._readers = self._listener = self._transactions = None
 
     def forked(self) -> None:
         """In a forked child: nothing of this store may be used or closed there."""
         self._refusal = StoreUnavailable(
             f"the store {self.place.shown} was opened before this process was forked; open it again in the child"
         )
-        _leaked.append((self._writer, self._readers, self._listener, self._closed))
-        self._writer = self._readers = self._listener = self._closed = None
+        _leaked.append((self._writer, self._readers, self._listener, self._transactions, self._closed))
+        self._writer = self._readers = self._listener = self._transactions = self._closed = None
 
     # --- the group
 
@@ -195,6 +202,12 @@ class PostgresStore:
     async def join(self, connection: CallerConnection, /) -> JoinedTransaction:
         self._live_loop()
         return await join(connection, self.place, self._name, self._keep_ledger)
+
+    async def begin(self) -> HandlerTransaction:
+        self._live_loop()
+        if self._transactions is None:
+            raise StoreUnavailable(f"the store {self.place.shown} is not open")
+        return await self._transactions.begin()
 
     async def _keep_ledger(self, state: IndexState) -> None:
         if state.signature not in self._ledgers:
@@ -313,6 +326,8 @@ class PostgresStore:
         await self._read(lambda s: workers.register(s, worker))
         if self._writer is not None:
             self._writer.worker = worker.id
+            if self._transactions is not None:
+                self._transactions.worker = worker.id
 
     async def renew(self, worker: str, now_us: int, /, *, draining: bool = False) -> bool:
         return await self._read(lambda s: workers.renew(s, worker, now_us, draining))

@@ -14,7 +14,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from perdure.errors import InvalidArgument, PerdureError, StoreUnavailable
-from perdure.ports.joining import CallerConnection, Journal
+from perdure.ports.joining import CallerConnection, Journal, OwnTransaction
 from perdure.ports.store import (
     Append,
     AppendResult,
@@ -186,6 +186,9 @@ class SqliteStore:
 
     async def join(self, connection: CallerConnection, /) -> Journal:
         raise InvalidArgument("a store in a SQLite file joins no transaction of a caller's; one in PostgreSQL does")
+
+    async def begin(self) -> OwnTransaction:
+        raise InvalidArgument("a store in a SQLite file has no transactions for handlers; one in PostgreSQL has")
 
     def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool | WaitCycle]:
         loop = self._live_loop()

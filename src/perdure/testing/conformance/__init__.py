@@ -27,6 +27,7 @@ from perdure.testing.conformance import (
     retention,
     schedules,
     submit,
+    transactions,
     workers,
 )
 from perdure.testing.conformance.lab import Check, Draft, Lab
@@ -44,6 +45,7 @@ CHECKS: tuple[Check, ...] = (
     *submit.CHECKS,
     *schedules.CHECKS,
     *workers.CHECKS,
+    *transactions.CHECKS,
 )
 
 

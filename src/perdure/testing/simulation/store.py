@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from perdure.core.journal import NewerJournal
 from perdure.errors import CorruptJournal, StoreUnavailable
-from perdure.ports.joining import CallerConnection, Journal
+from perdure.ports.joining import CallerConnection, Journal, OwnTransaction
 from perdure.ports.store import (
     Append,
     AppendResult,
@@ -126,6 +126,9 @@ class FaultyStore(FaultyLists):
 
     async def join(self, connection: CallerConnection, /) -> Journal:
         return await self._inner.join(connection)
+
+    async def begin(self) -> OwnTransaction:
+        return await self._inner.begin()
 
     def _send(self, append: Append, answer: asyncio.Future[AppendResult]) -> None:
         if not self._alive:
