@@ -288,6 +288,18 @@ WRONG: dict[str, list[Use]] = {
         ("resume-schedule", U, "missing argument 'schedule'"),
         ("resume-schedule daily", N, "the store knows no schedule 'daily'"),
     ],
+    "archive": [
+        ("archive", U, "missing option '--older-than' or '--to'"),
+        ("archive --older-than 30d", U, "missing option '--older-than' or '--to'"),
+        ("archive --list a --to b", U, "--list shows an archive"),
+        ("archive --older-than long --to a", U, "'long' is not a duration"),
+    ],
+    "restore": [
+        ("restore", U, "missing argument 'dest'"),
+        ("restore a", U, "which runs is not said, or said twice"),
+        ("restore a --all --run abcdef", U, "which runs is not said, or said twice"),
+        ("restore a --since soon", U, "--since: 'soon'"),
+    ],
     "gc": [
         ("gc", U, "missing option '--older-than'"),
         ("gc --older-than yesterday", U, "--older-than: 'yesterday' is not a duration"),
