@@ -73,6 +73,9 @@ Entry: TypeAlias = Append | SetIndex | PutSnapshot
 
 EntryResult: TypeAlias = AppendResult | bool
 
+LATER_US = 2_000_000
+"""A run that is due so much later is no news: whoever has to find it will have looked by then."""
+
 NEXT_COLUMNS = "run, first_seq, count, at_us, append_id, hash, facts"
 FITS = """
     (SELECT p.hash FROM @journal p WHERE p.run = s.run AND p.first_seq = s.prev_seq) = s.prev_hash
@@ -108,6 +111,12 @@ APPEND_WITH_STATE = f"""
     SELECT run FROM j
 """
 """Appends some of which change an index row, or call its owner."""
+APPEND_WITH_STATE_AND_TELL = APPEND_WITH_STATE.replace(
+    "    SELECT run FROM j\n",
+    "    , heard AS (SELECT pg_notify(%s, %s) FROM j LIMIT 1) SELECT run FROM j CROSS JOIN heard\n",
+)
+"""The same, and tell others if anything was appended."""
+_WITH_STATE = (APPEND_WITH_STATE, APPEND_WITH_STATE_AND_TELL)
 SUBMIT = f"""
     WITH sent AS (
         SELECT * FROM unnest({NEW_VALUES}, {STATE_VALUES}, %s, %s, %s, %s, %s, %s)
@@ -171,30 +180,21 @@ async def apply_group(session: Session, place: Place, entries: Sequence[Entry]) 
     return results
 
 
-def is_one_statement(entries: Sequence[Entry]) -> bool:
-    """Whether a group is one statement, which is a transaction by itself: steps of owned runs, and nothing else."""
-    numbers = [e.locator for e in entries if type(e) is Append and e.token and e.index is None and e.new is None]
-    return len(numbers) == len(entries) == len(set(numbers))
-
-
-async def apply_steps(session: Session, entries: Sequence[Entry]) -> list[EntryResult]:
-    """As `apply_group`, without a transaction, for a group that is one statement.
-
-    Who inserted nothing is looked up afterwards: whatever came in between, it has lost.
-    """
-    results: list[EntryResult] = [False] * len(entries)
-    await _append_many(session, [(at, e) for at, e in enumerate(entries) if type(e) is Append], results)
-    return results
-
-
 def wakes_others(entry: Entry) -> bool:
-    """Whether somebody in another process may have to act on an entry: its engine, or a client that waits for an end.
+    """Whether somebody in another process may have to act on an entry soon: its engine, one that is free, or a client
+    that waits for an end.
 
-    An owner's own progress is nobody else's business until the run rests or ends.
+    An owner's own progress is nobody else's business until the run rests or ends, nor is a run that its submitter goes
+    on with. What is due later is found by looking, which every engine does once a second [R-7].
     """
-    if type(entry) is Append:
-        return entry.token == 0 or entry.new is not None or (entry.index is not None and not entry.index.worker)
-    return type(entry) is SetIndex
+    if type(entry) is not Append:
+        return type(entry) is SetIndex
+    state = entry.index
+    if entry.new is None and (entry.token == 0 or state is None):
+        return entry.token == 0
+    if state is None or state.worker:
+        return False
+    return state.status != "ready" or state.due_us is None or state.due_us < entry.at_us + LATER_US
 
 
 def _state(entry: Entry) -> IndexState | None:
@@ -238,7 +238,7 @@ def _sorted(entries: Sequence[Entry]) -> tuple[Numbered, Numbered, list[tuple[in
         if type(entry) is not Append:
             rest.append((at, entry))
         elif entry.new is not None:
-            (new if ids[entry.run_id] == 1 and _is_plain(entry, entry.new) else rest).append((at, entry))
+            (new if ids[entry.run_id] == 1 and is_plain(entry, entry.new) else rest).append((at, entry))
         elif per_run[entry.locator] == 1 and not (entry.index is not None and entry.index.awaits):
             many.append((at, entry))
         else:
@@ -246,7 +246,7 @@ def _sorted(entries: Sequence[Entry]) -> tuple[Numbered, Numbered, list[tuple[in
     return many, new, rest
 
 
-def _is_plain(append: Append, new: NewRun) -> bool:
+def is_plain(append: Append, new: NewRun) -> bool:
     """Whether nothing but its slot decides about a new run, so that it may be inserted together with others."""
     state = append.index
     if append.key is not None or new.waits or state is None:
@@ -256,17 +256,29 @@ def _is_plain(append: Append, new: NewRun) -> bool:
 
 async def _append_many(session: Session, sent: Numbered, results: list[EntryResult]) -> None:
     appends = [append for _, append in sent]
-    values: list[Value] = [*_next_arrays(appends)]
-    alive = (session.worker, session.worker)
-    if any(append.index is not None or append.token == 0 for append in appends):
-        states = state_arrays([append.index for append in appends])
-        rows = await session.rows(APPEND_WITH_STATE, [*values, *states, *alive])
-    else:
-        rows = await session.rows(APPEND, [*values, *alive])
-    inserted = {row[0] for row in rows}
+    inserted = await insert_steps(session, appends, append_values(session, appends))
     for at, append in sent:
         won = append.locator in inserted
         results[at] = Committed(append.locator) if won else await why_lost(session, append)
+
+
+def append_values(session: Statements, appends: Sequence[Append]) -> list[Value]:
+    """Values of `APPEND`."""
+    return [*_next_arrays(appends), session.worker, session.worker]
+
+
+async def insert_steps(
+    session: Session, appends: Sequence[Append], values: list[Value], told: tuple[str, ...] = ()
+) -> set[int]:
+    """Append to known runs, each once; the runs where that was done.
+
+    Args:
+        told: who is told of it, and by whom.
+    """
+    if any(append.index is not None or append.token == 0 for append in appends):
+        values[10:10] = state_arrays([append.index for append in appends])
+        return {row[0] for row in await session.rows(_WITH_STATE[bool(told)], [*values, *told])}
+    return {row[0] for row in await session.rows(APPEND, values)}
 
 
 def _next_arrays(appends: Sequence[Append]) -> list[Packed]:
@@ -294,15 +306,19 @@ _NEW_KINDS = (Texts, Texts, Texts, Texts, Texts, Bools, Bools, Byteas, Int8s, In
 
 
 async def _submit_many(session: Session, sent: Numbered, results: list[EntryResult]) -> None:
-    appends = [append for _, append in sent]
+    inserted = await insert_new(session, [append for _, append in sent])
+    for at, append in sent:
+        number = inserted.get(append.run_id)
+        results[at] = await _apply(session, append) if number is None else Committed(number)
+
+
+async def insert_new(session: Session, appends: Sequence[Append]) -> dict[str, int]:
+    """Insert new runs, see `is_plain`; the numbers of those that met nobody in their way."""
     runs = [append.new for append in appends if append.new is not None]
     columns = zip(*[new_values(new, slot_held=new.slot_key is not None) for new in runs], strict=True)
     new = [kind(column) for kind, column in zip(_NEW_KINDS, columns, strict=True)]
     values = [*new, *state_arrays([append.index for append in appends]), *_first_arrays(appends)]
-    inserted = {row[0]: row[1] for row in await session.rows(SUBMIT, values)}
-    for at, append in sent:
-        number = inserted.get(append.run_id)
-        results[at] = await _apply(session, append) if number is None else Committed(number)
+    return {row[0]: row[1] for row in await session.rows(SUBMIT, values)}
 
 
 async def _apply(session: Session, entry: Entry) -> EntryResult:

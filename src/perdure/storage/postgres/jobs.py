@@ -49,9 +49,7 @@ async def transaction(
     try:
         await session.plain(f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {patience_ms}")
         result = await work(session)
-        if teller:
-            await session.run("SELECT pg_notify(%s, %s)", (place.channel, teller))
-        await session.plain("COMMIT")
+        await session.plain(f"NOTIFY \"{place.channel}\", '{teller}'; COMMIT" if teller else "COMMIT")
     except BaseException:
         if not await session.rolled_back():
             session.drop()

@@ -17,11 +17,12 @@ import psycopg
 from perdure.errors import InvalidArgument, PerdureError, StoreUnavailable, StoreUnusable
 from perdure.ports.store import Trouble
 from perdure.storage.postgres.aside import Aside
-from perdure.storage.postgres.group import Entry, SlotMoved, apply_group, apply_steps, is_one_statement, wakes_others
+from perdure.storage.postgres.group import Entry, SlotMoved, apply_group, wakes_others
 from perdure.storage.postgres.jobs import Blocked, Job, Work, answer, parts, refuse, transaction
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.schema import prepare
 from perdure.storage.postgres.session import Session, error_kind, explained
+from perdure.storage.postgres.single import apply_at_once, is_one_statement
 
 T = TypeVar("T")
 
@@ -154,7 +155,16 @@ class Writer:
 
     async def _commit(self, entries: Sequence[Entry], patience_ms: int) -> Sequence[object]:
         if is_one_statement(entries) and patience_ms == PATIENCE_MS and not self._place.pooler:
-            return await self._insist(lambda: self._steps(entries))
+            results = list(await self._insist(lambda: self._at_once(entries)))
+            left = [at for at, result in enumerate(results) if result is None]
+            if left:
+                refused = await self._commit_together([entries[at] for at in left], patience_ms)
+                for at, result in zip(left, refused, strict=True):
+                    results[at] = result
+            return results
+        return await self._commit_together(entries, patience_ms)
+
+    async def _commit_together(self, entries: Sequence[Entry], patience_ms: int) -> Sequence[object]:
         notify = any(map(wakes_others, entries))
         return await self._insist(
             lambda: self._transaction(
@@ -162,13 +172,13 @@ class Writer:
             )
         )
 
-    async def _steps(self, entries: Sequence[Entry]) -> Sequence[object]:
+    async def _at_once(self, entries: Sequence[Entry]) -> Sequence[object]:
         session = await self._connected()
         try:
             if self._patient is not session:  # there is no transaction around it to say so in
                 await session.plain(f"SET lock_timeout = {PATIENCE_MS}")
                 self._patient = session
-            return await apply_steps(session, entries)
+            return await apply_at_once(session, self._place, entries, self._ident)
         except BaseException:
             if session.lost:
                 self._drop()

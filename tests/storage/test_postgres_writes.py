@@ -1,0 +1,158 @@
+"""What a clean run costs a PostgreSQL server, and who is told of it: counted by the server, not by us [J-12, R-8]."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+from msgspec.structs import replace
+
+from benchmarks.pipelines import app_of, trivial
+from benchmarks.runs import measure_slice
+from benchmarks.written import Counters, Written, counted_url
+from perdure.ports.store import Append, IndexState, Snapshot
+from perdure.storage.postgres.group import LATER_US, Entry, PutSnapshot, SetIndex, wakes_others
+from perdure.storage.postgres.single import is_one_statement
+from perdure.testing.conformance.lab import ENDED, READY, T0, Draft, claimed, loaded, owned, submitted
+from tests.postgres import PostgresServer
+from tests.storage.helpers import soon
+from tests.storage.test_postgres import opened
+
+RUNS, STEPS = 4, 5
+
+
+@contextmanager
+def counters(url: str) -> Iterator[Counters]:
+    with closing(Counters(url)) as found:
+        yield found
+
+
+async def test_what_a_clean_run_writes(postgres: PostgresServer) -> None:
+    """[J-12] A step is one row inserted and none updated; a run is one index row, updated once, when it ends."""
+    url = postgres.url()
+    pipeline = trivial(STEPS)
+    async with app_of(pipeline, counted_url(url)).engine():
+        pass  # the pipeline is deployed
+    with counters(url) as server:
+        before = server.tables()
+        async with app_of(pipeline, counted_url(url)).engine() as engine:
+            await measure_slice(engine, pipeline, RUNS, concurrency=1)
+        after = server.tables()
+        assert server.commits() == server.rows() == RUNS * (STEPS + 1)
+    assert _more(before, after, "journal") == Written(RUNS * (STEPS + 1), 0, 0, 0)
+    assert _more(before, after, "run") == Written(RUNS, RUNS, 0, 0)
+    changed = {name for name in after if _more(before, after, name) != Written(0, 0, 0, 0)}
+    assert changed == {"journal", "run", "worker"}
+
+
+async def test_commits_are_shared(postgres: PostgresServer) -> None:
+    """Runs at the same time share commits: far fewer than each would need alone."""
+    url = postgres.url()
+    pipeline = trivial(STEPS)
+    async with app_of(pipeline, url).engine() as engine:
+        await measure_slice(engine, pipeline, 64, concurrency=32)
+    with counters(url) as server:
+        assert server.rows() == 64 * (STEPS + 1)
+        assert server.commits() < 64 * (STEPS + 1) / 4
+
+
+def _more(before: dict[str, Written], after: dict[str, Written], table: str) -> Written:
+    old, new = before.get(table, Written(0, 0, 0, 0)), after[table]
+    return Written(new.inserted - old.inserted, new.updated - old.updated, new.deleted - old.deleted, new.hot - old.hot)
+
+
+# --- groups that are one statement, without locks beforehand
+
+
+async def test_an_owners_end_and_a_wait_for_it_see_each_other(postgres: PostgresServer) -> None:
+    """One process ends its run by one statement, a second registers that a run waits for it, both at once [R-16]."""
+    url = postgres.url()
+    async with opened(url, "w1") as engine, opened(url, "w2") as other:
+        for n in range(12):
+            target, waiter = await claimed(engine, f"target-{n}"), await claimed(other, f"waiter-{n}")
+            ends = target.next(token=1, index=replace(ENDED, token=1), at_us=T0 + 50)
+            waiting = IndexState("ready", token=1, generation=1, awaits=(target.run_id,), need=1, at_us=T0 + 77)
+            waits = waiter.next(token=1, index=waiting)
+            assert is_one_statement([ends])
+            assert not is_one_statement([waits])
+            first, second = engine.append(ends), other.append(waits)
+            target.accept(ends, await soon(first))
+            waiter.accept(waits, await soon(second))
+            assert (await loaded(engine, waiter)).row.state.due_us in (T0 + 50, T0 + 77), f"turn {n}"
+
+
+async def test_an_owners_end_passes_its_slot_on(postgres: PostgresServer) -> None:
+    """One process ends its run by one statement, a second submits one that waits for its slot, both at once [R-5]."""
+    url = postgres.url()
+    async with opened(url, "w1") as engine, opened(url) as client:
+        for n in range(12):
+            holder, waiter = await claimed(engine, f"holder-{n}", slot=f"slot-{n}"), Draft(f"w-{n}", slot=f"slot-{n}")
+            waiter.new = replace(waiter.new, waits="queue")
+            ends = holder.next(token=1, index=replace(ENDED, token=1), at_us=T0 + 50)
+            comes = waiter.submit(IndexState("ready"))
+            assert is_one_statement([ends])
+            first, second = engine.append(ends), client.append(comes)
+            holder.accept(ends, await soon(first))
+            waiter.accept(comes, await soon(second))
+            row = (await loaded(engine, waiter)).row
+            assert (row.waiting, row.state.due_us is None) == (False, False), f"turn {n}"
+
+
+async def test_a_refused_submission_hurts_no_other(postgres: PostgresServer) -> None:
+    """Of new runs in one statement the one whose slot is taken learns who has it; the others are there [R-5]."""
+    async with opened(postgres.url(), "w1") as engine:
+        holder = await submitted(engine, "holder", slot="taken")
+        drafts = [Draft("one"), Draft("two", slot="taken"), Draft("three", slot="free")]
+        sent = [draft.submit(owned()) for draft in drafts]
+        assert is_one_statement(sent)
+        one, two, three = [await soon(future) for future in [engine.append(append) for append in sent]]
+        drafts[0].accept(sent[0], one)
+        drafts[2].accept(sent[2], three)
+        assert getattr(two, "run_id", None) == holder.run_id
+        assert await engine.load("two") is None
+
+
+FIRST = Draft("run").submit(READY)
+LATER = replace(READY, due_us=T0 + LATER_US)
+
+
+def _step(index: IndexState | None, *, token: int = 1, run: int = 1) -> Append:
+    return replace(FIRST, run_id=f"run-{run}", locator=run, new=None, first_seq=2, token=token, index=index)
+
+
+CASES: dict[str, tuple[Entry, bool, bool]] = {
+    "a step": (_step(None), True, False),
+    "an end": (_step(ENDED), True, True),
+    "a release that is due": (_step(READY), True, True),
+    "a release that is due later": (_step(LATER), True, False),
+    "a release that is due later, with its ledger": (_step(replace(LATER, ledger=b"l")), False, False),
+    "a release without a time": (_step(replace(READY, due_us=None)), True, True),
+    "an invalid run": (_step(replace(LATER, status="invalid")), True, True),
+    "a wait for a run": (_step(replace(LATER, awaits=("other",), due_us=None)), False, True),
+    "a claim": (_step(owned()), True, False),
+    "a fact from outside": (_step(None, token=0), False, True),
+    "a fact from outside that makes it due later": (_step(LATER, token=0), False, True),
+    "a run that its submitter goes on with": (replace(FIRST, index=owned()), True, False),
+    "a run for whoever is free": (FIRST, False, True),
+    "a run for later": (replace(FIRST, index=LATER), True, False),
+    "a run that waits for its slot": (replace(FIRST, new=replace(Draft("run").new, waits="queue")), False, True),
+    "an index state": (SetIndex(1, READY, 1), False, True),
+    "a snapshot": (PutSnapshot(1, Snapshot(1, b"h", 1, 1, b"s")), False, False),
+}
+"""Entries; whether each is one statement by itself; whether others are told of it."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_who_is_told_of_what(name: str) -> None:
+    """Others are told where they may have to act soon, and no more often: commits queue for a notification [R-16]."""
+    entry, alone, told = CASES[name]
+    assert is_one_statement([entry]) == alone
+    assert wakes_others(entry) == told
+
+
+def test_two_ends_lock_their_rows_first() -> None:
+    """Whoever writes two index rows writes them in their order, or two groups wait for each other."""
+    assert is_one_statement([_step(ENDED), _step(None, run=2)])
+    assert not is_one_statement([_step(ENDED), _step(ENDED, run=2)])
+    assert not is_one_statement([_step(ENDED), _step(None)])
