@@ -11,6 +11,7 @@ from benchmarks.claiming import claiming, server
 from benchmarks.items import foreach
 from benchmarks.latency import w5
 from benchmarks.limits import bare, raw
+from benchmarks.listing import listing
 from benchmarks.long_run import w2
 from benchmarks.measurement import Measurement, table
 from benchmarks.micro import micro
@@ -30,6 +31,7 @@ WORKLOADS = {
     "submit_many": "20,000 runs in one call, until all are durable; bar: 20,000 a second on SQLite",
     "foreach": "one step of 10,000 items beside one of 1,000; bars: 8,000 items a second on SQLite, 11 times",
     "claim": "10,000 due runs among 1,000,000 on PostgreSQL, 8 workers; bars: 2 s for all, 3 ms for one alone",
+    "list": "pages and counts of 1,000,000 runs, and `check` on them; bars: 5 ms a page, `check` 1 s",
     "micro": "fold, reconcile, plan and append, without a store",
     "raw": "the appends of W1 through the same appender, without an engine, at 1 and 128",
     "bare": "a plain SQLite commit loop",
@@ -100,6 +102,13 @@ def measure(
             with server(store) as url:
                 count = runs or 1_000_000
                 yield from run(claiming(url, runs=count, due=min(10_000, count)))
+        case "list":
+            if store is not None and not store.startswith("postgres"):
+                with place(store) as where:
+                    yield from run(listing(where.url, runs=runs or 1_000_000))
+            else:
+                with server(store) as url:
+                    yield from run(listing(url, runs=runs or 1_000_000))
         case "raw":
             for at_once in (1, 128) if concurrency is None else (concurrency,):
                 count = runs or (1_000 if at_once < 8 else 6_000)
