@@ -6,7 +6,7 @@ import pytest
 
 from perdure.cli.picture import draw, explanation_json, next_sentence
 from perdure.cli.tables import plain
-from perdure.core.explain import explain
+from perdure.core.explain import Explanation, StepExplanation, explain
 from perdure.core.facts import (
     NULL,
     Fact,
@@ -34,6 +34,7 @@ from perdure.core.operations import (
 from perdure.core.projection import Projection
 from perdure.core.reducer import fold_all
 from perdure.core.topology import StepSpec, Topology
+from perdure.core.words import Shape
 from tests.cli.harness import records
 
 SECOND = 1_000_000
@@ -125,5 +126,21 @@ def test_the_explanation_as_json_has_the_documented_keys() -> None:
     assert set(found) == {"run_id", "frontier", "unwind_frontier", "next", "due_at", "steps", "gone"}
     assert found["next"] == {"op": "run", "step": "a", "attempt": 1}
     assert set(records(found["steps"])[0]) == {
-        "step", "position", "fate", "unwind", "attempts", "unwind_attempts", "in_doubt", "why",
+        "step", "position", "fate", "unwind", "shape", "attempts", "unwind_attempts", "in_doubt", "why",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ("handler", "succeeded (attempt 7)"),
+        ("each", "succeeded (7 attempts)"),
+        ("loop", "succeeded (7 attempts)"),
+        ("children", "succeeded (7 child runs)"),
+    ],
+)
+def test_numbers_say_of_what_they_are(shape: Shape, said: str) -> None:
+    """A step of items was not tried seven times because its items were."""
+    step = StepExplanation("a", 0, "succeeded", None, 7, 0, False, "", shape)
+    picture = draw(Explanation("run7", (step,), (), 0, None, EndedOp(), 0), 0, fine=False)
+    assert said in plain(picture.steps)[1]

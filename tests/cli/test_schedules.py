@@ -66,6 +66,9 @@ def test_what_differs_between_application_and_store_is_said(scheduled: Path, cli
     (scheduled / "other.py").write_text(changed, encoding="utf-8")
     assert states(cli, "--app", "other:app") == {"rare": "removed", "nightly": "changed", "often": "new"}
     assert states(cli, "--store", "sqlite:///shop.db") == {"rare": "active", "nightly": "active"}
+    cli("run", "other:app", "--until-idle")
+    assert states(cli, "--app", "other:app") == {"nightly": "active", "often": "active"}
+    assert states(cli, "--app", "other:app", "--all") == {"nightly": "active", "often": "active", "rare": "removed"}
 
 
 def test_a_schedule_is_paused_and_resumed(scheduled: Path, cli: Cli) -> None:

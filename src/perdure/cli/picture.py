@@ -73,16 +73,27 @@ def _step_row(step: StepExplanation, e: Explanation, *, fine: bool) -> Line:
     if step.position is not None and step.step == _step_of(e.next):
         sign = NEXT
     fate = FATES[step.fate]
-    forward = Cell(_counted(step.fate, step.attempts) + (", in doubt" if step.in_doubt else ""), fate.style)
+    forward = Cell(_counted(step.fate, step.attempts, step) + (", in doubt" if step.in_doubt else ""), fate.style)
     row: list[str | Cell] = [sign_cell(sign, fine=fine), Cell(step.step, "bold" if sign is NEXT else ""), forward]
     if _has_unwind(e):
-        word = "" if step.unwind is None else _counted(step.unwind, step.unwind_attempts)
+        word = "" if step.unwind is None else _counted(step.unwind, step.unwind_attempts, step)
         row.append(Cell(word, "" if step.unwind is None else UNWINDS[step.unwind].style))
     return [*row, Cell(step.why, "dim")]
 
 
-def _counted(word: str, attempts: int) -> str:
-    return word if attempts < 2 else f"{word} (attempt {attempts})"
+def _counted(word: str, attempts: int, step: StepExplanation) -> str:
+    """With the number of the attempt or, of a step that has many things under way, how many there were of all."""
+    if attempts < 2:
+        return word
+    match step.shape:
+        case "each" | "loop":
+            return f"{word} ({attempts} attempts)"
+        case "child" | "children":
+            return f"{word} ({attempts} child runs)"
+        case "handler" | "sleep" | "message" | "runs":
+            return f"{word} (attempt {attempts})"
+        case _ as unreachable:
+            assert_never(unreachable)
 
 
 def _step_of(op: Operation) -> str | None:
@@ -176,6 +187,7 @@ def _step_json(step: StepExplanation) -> dict[str, object]:
         "position": step.position,
         "fate": step.fate,
         "unwind": step.unwind,
+        "shape": step.shape,
         "attempts": step.attempts,
         "unwind_attempts": step.unwind_attempts,
         "in_doubt": step.in_doubt,

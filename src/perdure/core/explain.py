@@ -11,6 +11,7 @@ from perdure.core.operations import Operation
 from perdure.core.projection import ForwardEntry, Projection
 from perdure.core.reconciler import had_effect, reconcile
 from perdure.core.topology import StepSpec, Topology
+from perdure.core.words import Shape
 
 StepFate: TypeAlias = Literal[
     "succeeded", "unresolved", "ahead", "skipped", "failed", "canceled", "passed", "retired", "unreached"
@@ -25,8 +26,9 @@ class StepExplanation(msgspec.Struct, frozen=True, gc=False):
         fate: what became or will become of it going forward.
         unwind: what became or will become of it going backward; None while the run does not unwind, or where there is
             nothing to undo.
-        attempts, unwind_attempts: reserved so far.
+        attempts, unwind_attempts: reserved so far; of items and turns those of all, of child runs how many there are.
         why: a sentence.
+        shape: what it was when it was started.
     """
 
     step: str
@@ -37,6 +39,7 @@ class StepExplanation(msgspec.Struct, frozen=True, gc=False):
     unwind_attempts: int
     in_doubt: bool
     why: str
+    shape: Shape = "handler"
 
 
 class Explanation(msgspec.Struct, frozen=True, gc=False):
@@ -89,6 +92,7 @@ def _explain_step(p: Projection, topology: Topology, spec: StepSpec, position: i
         p.attempts("unwind", spec.id),
         entry is not None and entry.in_doubt,
         "; ".join(part for part in (why, unwind_why) if part),
+        "handler" if entry is None else entry.shape,
     )
 
 
@@ -104,6 +108,7 @@ def _explain_gone(p: Projection, step: str) -> StepExplanation:
         p.attempts("unwind", step),
         entry is not None and entry.in_doubt,
         f"{why}; it is no longer in the pipeline",
+        "handler" if entry is None else entry.shape,
     )
 
 

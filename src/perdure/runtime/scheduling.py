@@ -46,14 +46,16 @@ class Schedules:
     _store: Store
     _system: System
 
-    async def schedules(self, *, ticks: int = 3) -> list[ScheduleInfo]:
-        """Every schedule that an engine of this store ever had, by id [R-14].
+    async def schedules(self, *, ticks: int = 3, all: bool = False) -> list[ScheduleInfo]:
+        """The schedules that engines of this store have, by id [R-14].
 
         Args:
             ticks: how many to tell of those ahead, up to 1,000.
+            all: also those that were removed: no app that started has them any more.
         """
         count, now_us = check_count("ticks", ticks, 0, 1000), self._system.now_us()
-        return [_info(state, now_us, count) for state in await self._store.schedules()]
+        states = await self._store.schedules()
+        return [_info(state, now_us, count) for state in states if all or not state.removed_us]
 
     async def pause_schedule(self, schedule: str, *, note: str = "", actor: str = "") -> bool:
         """Let a schedule submit nothing until it is resumed; survives restarts and deployments [R-14, R-17].

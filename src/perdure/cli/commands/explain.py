@@ -23,7 +23,7 @@ def explain(run: RunArgument, app: AppOption = None, store: StoreOption = None, 
     JSON: one object: run_id, pipeline, status, pipeline_held, waits_for_worker (what worker is missing for it to go
     on), frontier, unwind_frontier (positions), next (op, step, attempt, open, reason, detail; op of steps without a
     handler is their shape), due_at (of a wait: at the latest), steps and gone (each step, position, fate, unwind,
-    attempts, unwind_attempts, in_doubt, why).
+    shape, attempts, unwind_attempts, in_doubt, why).
     """
     out = Output(json=as_json)
 

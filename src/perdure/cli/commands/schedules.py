@@ -32,6 +32,9 @@ def schedules(
     ticks: Annotated[
         int, typer.Option("--ticks", "-n", metavar="N", min=0, max=1000, help="How many ticks ahead to show.")
     ] = 3,
+    removed: Annotated[
+        bool, typer.Option("--all", help="Also those that were removed: no application that started has them any more.")
+    ] = False,
     app: AppOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -39,7 +42,8 @@ def schedules(
     """List schedules: when they tick, when they last did, and what comes next.
 
     With an application, as it has them now: state `new` or `changed` means that no engine has started with it yet, and
-    `removed` that the application has it no more. Also before there is a store.
+    `removed` that the application has it no more; once an engine has started without it, only --all shows it. Also
+    before there is a store.
 
     JSON: one object: schedules (each id, pipeline, timetable, state (active, paused, new, changed, removed), last_tick,
     last_run, next_ticks, paused_at, actor, note: who paused or
@@ -52,7 +56,7 @@ def schedules(
         return _show(place, [], ticks, out)
 
     async def work(client: Client) -> int:
-        return _show(place, await client.schedules(ticks=ticks), ticks, out)
+        return _show(place, await _stored(client, place, ticks, removed=removed), ticks, out)
 
     return with_client(place, work)
 
@@ -114,9 +118,16 @@ def resume_schedule(
     return with_client(locate(app, store), work)
 
 
+async def _stored(client: Client, place: Place, ticks: int, *, removed: bool) -> list[ScheduleInfo]:
+    """What the store knows; of what was removed what is asked for, and what the application has again."""
+    declared = set() if place.app is None else {each.id for each in place.app.app.schedules}
+    found = await client.schedules(ticks=ticks, all=True)
+    return [info for info in found if removed or info.removed_at is None or info.id in declared]
+
+
 async def _check(client: Client, schedule: str) -> None:
     """Refuse what the store does not know, and say what it does."""
-    known = [info.id for info in await client.schedules(ticks=0)]
+    known = [info.id for info in await client.schedules(ticks=0, all=True)]
     if schedule not in known:
         hint = f"it has had {', '.join(known)}" if known else "no engine with schedules has started on it yet"
         refuse(f"the store knows no schedule {schedule!r}", hint, Exit.NOT_FOUND)
