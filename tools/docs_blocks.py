@@ -28,7 +28,9 @@ from tools.docs_shell import Shell
 
 ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^(?P<indent>\s*)(?P<fence>`{3,}|~{3,})\s*(?P<language>[\w+-]*)\s*$")
-MARK = re.compile(r"<!--\s*(?P<name>file|expect|exit|raises|output|no-run|db)(?::\s*(?P<value>.*?))?\s*-->", re.DOTALL)
+MARK = re.compile(
+    r"<!--\s*(?P<name>file|expect|exit|raises|output|no-run|db|server)(?::\s*(?P<value>.*?))?\s*-->", re.DOTALL
+)
 PROMPT = "$ "
 
 
@@ -114,6 +116,7 @@ class Page:
         self.module = types.ModuleType("__main__")
         self.shell = Shell()
         self.printed = ""  # by the block before, for a block marked `output`
+        self.ends = contextlib.ExitStack()
 
     def run(self, block: Block) -> str | None:
         """Run one block; gives a line to print, or None. Raises BlockError."""
@@ -121,6 +124,8 @@ class Page:
             if not block.marks["no-run"]:
                 raise BlockError("`no-run` needs a reason")
             return f"{block.place}: not run: {block.marks['no-run']}"
+        if "server" in block.marks:
+            self.serve(block.marks["server"])
         if "file" in block.marks:
             target = Path(block.marks["file"])
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -146,6 +151,15 @@ class Page:
         if "expect" in block.marks:
             self.compare(block.marks["expect"])
         return None
+
+    def serve(self, variable: str) -> None:
+        """Start a PostgreSQL for the rest of the page; its URL is the value of an environment variable."""
+        from tests.postgres import PostgresServer
+
+        server = PostgresServer()
+        self.ends.callback(server.remove)
+        server.start()
+        os.environ[variable] = server.url().partition("&schema=")[0]
 
     def compare(self, shown: str) -> None:
         """Compare what the last block printed with what the page shows."""
@@ -244,6 +258,7 @@ def run_page(page: Path) -> int:
                     print(said)
         finally:
             running.shell.close()
+            running.ends.close()
             sys.path.remove(folder)
             os.chdir(back)
     print(f"{page}: {len(blocks)} blocks")
