@@ -6,12 +6,12 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
 from typing import cast
 
 import pytest
 
 from perdure.ports.store import RunFilter, Store
-from perdure.storage import open_store
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.queries import LOAD_MANY
 from perdure.storage.postgres.session import Session
@@ -155,11 +155,9 @@ async def test_tenants_with_nothing_due_do_not_hide_others(postgres: PostgresSer
 async def test_many_pick_at_once_and_none_twice(postgres: PostgresServer) -> None:
     """R-1: whoever is being picked is passed over: nobody waits, and no run goes to two workers."""
     url = postgres.url(schema="crowd")
-    async with opened(url) as first:
+    async with AsyncExitStack() as stack:
+        stores = [await stack.enter_async_context(opened(url)) for _ in range(5)]
         park(postgres, "crowd", 300, due_us=f"{T0} + n")
-        stores: list[Store] = [first, *[open_store(url) for _ in range(4)]]
-        for store in stores[1:]:
-            await store.open(owner=None)
 
         async def all_of(worker: str, store: Store) -> list[str]:
             mine: list[str] = []
@@ -170,10 +168,8 @@ async def test_many_pick_at_once_and_none_twice(postgres: PostgresServer) -> Non
         found = await soon(asyncio.gather(*[all_of(f"w{n}", store) for n, store in enumerate(stores)]))
         everything = [run_id for mine in found for run_id in mine]
         assert sorted(everything) == [f"run-{n:07}" for n in range(1, 301)]
-        owners = {row.run.run_id: row.state.worker for row in await first.list_runs(RunFilter(), limit=400)}
+        owners = {row.run.run_id: row.state.worker for row in (await stores[0].list_runs(RunFilter(), limit=400)).rows}
         assert owners == {run_id: f"w{n}" for n, mine in enumerate(found) for run_id in mine}
-        for store in stores[1:]:
-            await store.close()
 
 
 async def test_nobody_waits_for_a_locked_run(postgres: PostgresServer) -> None:

@@ -28,21 +28,20 @@ _SERVED = "unnest(%(pipelines)s, %(generations)s) v (pipeline, served)"
 
 
 def _kinds(line: str, *, served: bool) -> str:
-    """Every (pipeline, priority, generation) that runs of a line have, each found by one step into its index."""
-    first = f"SELECT {_KIND} FROM @run WHERE {line}"
+    """Every (pipeline, priority, generation) that runs of a line have, each found by one step into its index, and
+    since when the first run of it is due: from there on there are no entries of runs that are not due any more."""
+    first = f"SELECT {_KIND}, due_us FROM @run WHERE {line}"
+    order = f"ORDER BY {_KIND}, due_us LIMIT 1"
     if served:
-        start = f"SELECT f.* FROM {_SERVED} CROSS JOIN LATERAL ({first} AND pipeline = v.pipeline"
-        start += f" ORDER BY {_KIND} LIMIT 1) f"
+        start = f"SELECT f.* FROM {_SERVED} CROSS JOIN LATERAL ({first} AND pipeline = v.pipeline {order}) f"
         step = "pipeline = k.pipeline AND (priority, generation) > (k.priority, k.generation)"
     else:
-        start = f"({first} ORDER BY {_KIND} LIMIT 1)"
+        start = f"({first} {order})"
         step = f"({_KIND}) > (k.pipeline, k.priority, k.generation)"
     return f"""
-        WITH RECURSIVE kind ({_KIND}) AS (
+        WITH RECURSIVE kind ({_KIND}, due_us) AS (
             {start}
-            UNION ALL SELECT s.* FROM kind k CROSS JOIN LATERAL (
-                {first} AND {step} ORDER BY {_KIND} LIMIT 1
-            ) s
+            UNION ALL SELECT s.* FROM kind k CROSS JOIN LATERAL ({first} AND {step} {order}) s
         )
     """
 
@@ -51,9 +50,6 @@ def _free(*, served: bool) -> str:
     """Which kinds may be due: not held, and of a generation that is served."""
     known = f" AND k.generation <= (SELECT v.served FROM {_SERVED} WHERE v.pipeline = k.pipeline)" if served else ""
     return f"k.pipeline <> ALL (ARRAY({_HELD})){known}"
-
-
-_SAME = "pipeline = k.pipeline AND priority = k.priority AND generation = k.generation"
 
 
 _NOW = "(SELECT %(now)s::bigint)"
@@ -66,9 +62,10 @@ def _due(*, served: bool) -> str:
         ({_kinds(line, served=served)}
         SELECT {begun} AS begun, k.pipeline, k.priority, d.due_us, d.n, d.id, d.tenant
         FROM kind k CROSS JOIN LATERAL (
-            SELECT due_us, n, id, tenant FROM @run WHERE {line} AND {_SAME} AND due_us <= {_NOW}
+            SELECT due_us, n, id, tenant FROM @run WHERE {line} AND pipeline = k.pipeline AND priority = k.priority
+            AND generation = k.generation AND due_us >= k.due_us AND due_us <= {_NOW}
             ORDER BY due_us, n LIMIT %(limit)s
-        ) d WHERE {_free(served=served)})
+        ) d WHERE k.due_us <= {_NOW} AND {_free(served=served)})
         """
         for line, begun in zip(LINES, ("true", "false"), strict=True)
     )
@@ -76,12 +73,7 @@ def _due(*, served: bool) -> str:
 
 def _next_due(*, served: bool) -> str:
     parts = " UNION ALL ".join(
-        f"""
-        ({_kinds(line, served=served)}
-        SELECT min(d.due_us) AS due_us FROM kind k CROSS JOIN LATERAL (
-            SELECT due_us FROM @run WHERE {line} AND {_SAME} ORDER BY due_us LIMIT 1
-        ) d WHERE {_free(served=served)})
-        """
+        f"({_kinds(line, served=served)} SELECT min(k.due_us) AS due_us FROM kind k WHERE {_free(served=served)})"
         for line in LINES
     )
     return f"SELECT min(due_us) FROM ({parts}) f"
