@@ -130,7 +130,9 @@ class Claimer:
                 wait_s = await self._claim_due()
                 delay_s = 0.1
             except Exception as error:  # the loop that finds work must outlive any trouble
-                logger.warning("looking for due runs failed, trying again in %.1f s", delay_s, exc_info=error)
+                expected = isinstance(error, StoreUnavailable)
+                what = "looking for due runs failed, trying again in %.1f s: %s"
+                logger.warning(what, delay_s, error, exc_info=None if expected else error)
                 wait_s, delay_s = delay_s, min(delay_s * 2, 5.0)
             self._maybe_quiet()
             try:
