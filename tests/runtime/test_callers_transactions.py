@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from datetime import timedelta
 from typing import Any
 
@@ -45,11 +46,18 @@ waiting: Pipeline[str, object, str] = Pipeline(
     id="waiting", input=str, deps=object, steps=(approval,), output=lambda inv: inv[approval]
 )
 APP = app(plain, keyed, queued, build="test")
+NUMBERS = itertools.count()
 
 
-async def table(url: str) -> str:
+@pytest.fixture(scope="module")
+def shop(postgres: PostgresServer) -> str:
+    """The store that all drivers take turns at, each as a tenant of its own."""
+    return postgres.url()
+
+
+async def table(url: str, driver: str) -> str:
     """A table of the caller's."""
-    name = f"orders_{schema(url)}"
+    name = f"orders_{schema(url)}_{driver.replace('-', '_')}_{next(NUMBERS)}"
     async with await psycopg.AsyncConnection.connect(conninfo(url)) as con:
         await con.execute(f"CREATE TABLE {name} (id text)".encode())
     return name
@@ -72,14 +80,14 @@ async def output(run: Run[str]) -> str:
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-async def test_a_run_and_an_order_in_one_commit(postgres: PostgresServer, driver: str) -> None:
+async def test_a_run_and_an_order_in_one_commit(shop: str, driver: str) -> None:
     """I-1: together or not at all; the engine hears of the commit, in this process and in another."""
-    url = postgres.url()
-    orders = await table(url)
+    url = shop
+    orders = await table(url, driver)
     async with APP.engine(store=url) as engine, APP.client(store=url) as client:
         async with DRIVERS[driver](url) as caller:
             await caller.execute(f"INSERT INTO {orders} VALUES ('a')")
-            lost = await client.submit(plain, "lost", connection=caller.connection)
+            lost = await client.submit(plain, "lost", tenant=driver, connection=caller.connection)
             assert lost.created
             with pytest.raises(NotFound):
                 await lost.result(timeout=60)
@@ -87,11 +95,16 @@ async def test_a_run_and_an_order_in_one_commit(postgres: PostgresServer, driver
         async with DRIVERS[driver](url) as caller:
             await caller.execute(f"INSERT INTO {orders} VALUES ('b')")
             runs = [
-                await client.submit(plain, "kept", connection=caller.connection, annotations={"a": "b"}),
+                await client.submit(plain, "kept", tenant=driver, connection=caller.connection, annotations={"a": "b"}),
                 await engine.submit(
-                    keyed, "x 1", connection=caller.connection, idempotency_key="k", deadline=timedelta(hours=1)
+                    keyed,
+                    "x 1",
+                    tenant=driver,
+                    connection=caller.connection,
+                    idempotency_key="k",
+                    deadline=timedelta(hours=1),
                 ),
-                *await client.submit_many(plain, ["many", "more"], connection=caller.connection),
+                *await client.submit_many(plain, ["many", "more"], tenant=driver, connection=caller.connection),
             ]
             await caller.execute(f"INSERT INTO {orders} VALUES ('c')")
             with pytest.raises(NotFound):
@@ -107,51 +120,51 @@ async def test_a_run_and_an_order_in_one_commit(postgres: PostgresServer, driver
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-async def test_refusals_leave_the_transaction_as_it_was(postgres: PostgresServer, driver: str) -> None:
+async def test_refusals_leave_the_transaction_as_it_was(shop: str, driver: str) -> None:
     """R-5, I-1: busy slots and used keys, of runs that are there and of runs of the same transaction."""
-    url = postgres.url()
-    orders = await table(url)
+    url = shop
+    orders = await table(url, driver)
     async with APP.client(store=url) as client:
-        there = await client.submit(keyed, "a 1", delay=3600)
-        under = await client.submit(plain, "k", idempotency_key="k", delay=3600)
+        there = await client.submit(keyed, "a 1", tenant=driver, delay=3600)
+        under = await client.submit(plain, "k", tenant=driver, idempotency_key="k", delay=3600)
         async with DRIVERS[driver](url) as caller:
             con = caller.connection
             await caller.execute(f"INSERT INTO {orders} VALUES ('x')")
-            joined = await client.submit(keyed, "a 1", connection=con)
+            joined = await client.submit(keyed, "a 1", tenant=driver, connection=con)
             assert (joined.id, joined.created) == (there.id, False)
             with pytest.raises(ScheduleConflict) as conflict:
-                await client.submit(keyed, "a 2", connection=con)
+                await client.submit(keyed, "a 2", tenant=driver, connection=con)
             assert conflict.value.run_id == there.id
             with pytest.raises(ScheduleConflict):
-                await client.submit(keyed, "a 1", on_busy="reject", connection=con)
+                await client.submit(keyed, "a 1", tenant=driver, on_busy="reject", connection=con)
             with pytest.raises(KeyTaken):
-                await client.submit(plain, "other", idempotency_key="k", connection=con)
-            again = await client.submit(plain, "k", idempotency_key="k", connection=con)
+                await client.submit(plain, "other", tenant=driver, idempotency_key="k", connection=con)
+            again = await client.submit(plain, "k", tenant=driver, idempotency_key="k", connection=con)
             assert (again.id, again.created) == (under.id, False)
-            new = await client.submit(keyed, "b 1", idempotency_key="b", connection=con)
-            same = await client.submit(keyed, "b 1", connection=con)
+            new = await client.submit(keyed, "b 1", tenant=driver, idempotency_key="b", connection=con)
+            same = await client.submit(keyed, "b 1", tenant=driver, connection=con)
             assert (same.id, same.created) == (new.id, False)
-            under_key = await client.submit(keyed, "b 1", idempotency_key="c", connection=con)
+            under_key = await client.submit(keyed, "b 1", tenant=driver, idempotency_key="c", connection=con)
             assert (under_key.id, under_key.created) == (new.id, False)
             with pytest.raises(ScheduleConflict):
-                await client.submit(keyed, "b 2", connection=con)
-            behind = await client.submit(keyed, "b 3", on_busy="queue", connection=con)
-            many = await client.submit_many(keyed, ["c 1", "b 4", "c 1"], connection=con)
+                await client.submit(keyed, "b 2", tenant=driver, connection=con)
+            behind = await client.submit(keyed, "b 3", tenant=driver, on_busy="queue", connection=con)
+            many = await client.submit_many(keyed, ["c 1", "b 4", "c 1"], tenant=driver, connection=con)
             assert [type(each) for each in many] == [Run, ScheduleConflict, Run]
             await caller.commit()
         assert await count(url, orders) == 1
         assert (await client.info(behind.id)).status == "ready"
-        assert (await client.submit(keyed, "b 1", idempotency_key="c")).id == new.id
+        assert (await client.submit(keyed, "b 1", tenant=driver, idempotency_key="c")).id == new.id
         assert (await client.verify()).findings == ()
     async with APP.engine(store=url), APP.client(store=url) as client:
-        assert await ends(await client.submit(keyed, "b 1", idempotency_key="b"))
+        assert await ends(await client.submit(keyed, "b 1", tenant=driver, idempotency_key="b"))
         assert isinstance(await client.result(behind.id, timeout=60), Succeeded)
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-async def test_messages(postgres: PostgresServer, driver: str) -> None:
+async def test_messages(shop: str, driver: str) -> None:
     """B-24, I-1: to a run that waits, to one of the same transaction; and nothing of one that was rolled back."""
-    url = postgres.url()
+    url = shop
     application = App(waiting.bind(), store="memory://")
     async with application.engine(store=url) as engine, application.client(store=url) as client:
         first = await client.submit(waiting, "first")

@@ -29,6 +29,7 @@ from perdure import (
 )
 from perdure.core.facts import OperationRetryScheduled
 from tests.drivers import conninfo, schema
+from tests.pgbouncer import PgBouncer
 from tests.postgres import PostgresServer
 from tests.runtime.lab import Inv, app, line
 from tests.storage.test_postgres_faults import proxied
@@ -171,7 +172,7 @@ async def test_a_crash_between_effect_and_commit_leaves_neither(postgres: Postgr
                 await asyncio.Event().wait()
 
         pipeline = line(book)
-        engine = app(pipeline).engine(store=url)
+        engine = app(pipeline).engine(store=url, lease=1)
         opened = await engine.__aenter__()
         run = await opened.submit(pipeline, "x")
         await inside.wait()
@@ -179,7 +180,7 @@ async def test_a_crash_between_effect_and_commit_leaves_neither(postgres: Postgr
         opened.abort()
         await asyncio.wait(ours - {asyncio.current_task()}, timeout=5)
         assert await ledger.entries() == []
-        async with app(pipeline).engine(store=url) as another:
+        async with app(pipeline).engine(store=url, lease=1) as another:
             assert isinstance(await another.result(run.id, timeout=60), Succeeded)
         assert await ledger.entries() == ["2"]
 
@@ -306,6 +307,44 @@ async def test_a_worker_that_was_fenced_off_commits_no_effect(postgres: Postgres
             while len(tried) < 3 or await ledger.sql(held):
                 await asyncio.wait_for(engine.idle(), 60)
         assert await ledger.entries() == ["SELECT 'ID'"]
+
+
+async def test_a_worker_that_was_found_dead_commits_no_effect(postgres: PostgresServer) -> None:
+    """R-3, I-1: whoever is marked dead while its handler runs undoes what that wrote; the next identity does it once."""
+    url = postgres.url()
+    async with books(url) as ledger:
+
+        @step("book/v1")
+        async def book(inv: Inv) -> None:
+            await ledger.write(await inv.tx(AsyncConnection), f"{inv.attempt}")
+            if inv.attempt == 1:
+                await ledger.sql(f"UPDATE {schema(url)}.worker SET dead = true")
+
+        pipeline = line(book)
+        async with app(pipeline).engine(store=url, lease=1) as engine:
+            run = await engine.submit(pipeline, "x")
+            assert isinstance(await run.result(timeout=60), Succeeded)
+        assert await ledger.entries() == ["2"]
+
+
+async def test_behind_a_pooler(postgres: PostgresServer, pooler: PgBouncer) -> None:
+    """I-1: an engine and a caller that get a server connection for a transaction at a time."""
+    direct = postgres.url()
+    url = pooler.through(direct)
+    async with books(direct) as ledger:
+
+        @step("book/v1")
+        async def book(inv: Inv) -> None:
+            await ledger.write(await inv.tx(AsyncConnection), inv.input)
+
+        pipeline = line(book)
+        async with app(pipeline).engine(store=url) as engine:
+            async with await AsyncConnection.connect(conninfo(url), prepare_threshold=None) as con:
+                await ledger.write(con, "a")
+                runs = [await engine.submit(pipeline, text, connection=con) for text in "bcd"]
+            for run in runs:
+                assert isinstance(await run.result(timeout=60), Succeeded)
+        assert await ledger.entries() == list("abcd")
 
 
 async def test_constraints_that_are_checked_at_the_end(postgres: PostgresServer) -> None:
