@@ -310,7 +310,7 @@ async def test_a_worker_that_was_fenced_off_commits_no_effect(postgres: Postgres
 
 
 async def test_a_worker_that_was_found_dead_commits_no_effect(postgres: PostgresServer) -> None:
-    """R-3, I-1: whoever is marked dead while its handler runs undoes what that wrote; the next identity does it once."""
+    """R-3, I-1: a worker marked dead while its handler runs undoes what that wrote; the next identity does it."""
     url = postgres.url()
     async with books(url) as ledger:
 

@@ -64,7 +64,7 @@ class Writer:
         self._closing = self._aborted = False
         self._serving: Sequence[Job] = ()
         self._patient: Session | None = None
-        self._aside = Aside(place, ident, self._new_session, self.put, self._wake.set, on_trouble)
+        self._aside = Aside(place, ident, self._new_session, self.put, self._wake.set, on_trouble, lambda: self.worker)
         self._task = asyncio.get_running_loop().create_task(self._main())
 
     def put(self, job: Job) -> None:
