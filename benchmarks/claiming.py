@@ -43,7 +43,7 @@ def server(url: str | None) -> Generator[str]:
         own.remove()
 
 
-async def claiming(url: str, *, runs: int, due: int = 10_000) -> list[Measurement]:
+async def claiming(url: str, *, runs: int, due: int = 10_000, singles: int = SINGLES) -> list[Measurement]:
     """Waiting runs, and `due` that are due, nine of ten of them in one pipeline and due longest; all are claimed by
     workers that pick, load and claim at once. Then one due run at a time; both again beside 100,000 due runs of a
     generation that these workers do not serve.
@@ -60,10 +60,10 @@ async def claiming(url: str, *, runs: int, due: int = 10_000) -> list[Measuremen
         ],
     )
     filled_s = time.perf_counter() - began
-    found = [await _all(url, runs, filled_s), await _singly(url, runs, "single")]
+    found = [await _all(url, runs, filled_s), await _singly(url, runs, "single", singles)]
     newer = Crowd(max(1, min(NEWER, runs)), PIPELINES, generation=2, due_in_us=-9 * HOUR_US, held_every=0)
     await fill(url, newer)
-    found.append(await _singly(url, runs, "single, beside a newer generation"))
+    found.append(await _singly(url, runs, "single, beside a newer generation", singles))
     return found
 
 
@@ -96,14 +96,14 @@ async def _all(url: str, runs: int, filled_s: float) -> Measurement:
     )
 
 
-async def _singly(url: str, runs: int, what: str) -> Measurement:
+async def _singly(url: str, runs: int, what: str, singles: int) -> Measurement:
     """One run is due, and is claimed: found, loaded, and durable as its worker's."""
     worker = _Worker(open_store(url), "w" + "f" * 15)
     await worker.store.open(owner=None)
     took: list[float] = []
     try:
         run = await _some_run(worker)
-        for _ in range(SINGLES):
+        for _ in range(singles):
             await worker.rest(run)
             began = time.perf_counter()
             (run,) = await worker.claim_some(1)

@@ -119,19 +119,20 @@ def _copy(url: str, crowds: Sequence[Crowd]) -> None:
 def _kinds(crowd: Crowd, system: RealSystem) -> list[_Kind]:
     retried_us = system.now_us() + crowd.due_in_us - DAY_US  # where a retry comes a day after its failure
     kinds: list[_Kind] = []
-    for place, (stop, skipped) in enumerate(itertools.islice(pasts(), crowd.ledgers)):
+    used = min(crowd.ledgers, crowd.runs // crowd.pipelines + 1)
+    for place, (stop, skipped) in enumerate(itertools.islice(pasts(), used)):
         at_us = retried_us + place * 3_600_000_000 // crowd.ledgers
         facts = past(stop, skipped, at_us)
         append = resting(system, facts, at_us)
         if append.index is None:
             raise RuntimeError("a run without a state")
         state = replace(append.index, generation=crowd.generation)
-        kinds.append(_Kind(msgspec.json.encode(facts)[1:], append.count, at_us, state))
+        kinds.append(_Kind(msgspec.json.encode(facts), len(facts), at_us, state))
     return kinds
 
 
 def _rows(crowd: Crowd, kinds: Sequence[_Kind], first: int, system: RealSystem) -> Iterator[tuple[str, str]]:
-    """A line of `run` and one of `journal` for each run."""
+    """A line of `run` and two of `journal` for each run: its submission, and all that came later."""
     dice = random.Random(first)
     begin_us = system.now_us() - SPREAD_US
     for number in range(crowd.runs):
@@ -149,9 +150,10 @@ def _rows(crowd: Crowd, kinds: Sequence[_Kind], first: int, system: RealSystem) 
             f"tenant-{number // crowd.pipelines % crowd.tenants:05}",
             annotations={"customer": f"c{number % 997}"} if annotated else {},
         )
-        facts = b"[%b,%b" % (msgspec.json.encode(submitted), kind.facts)
-        append_id = system.append_id()
-        digest = chain_hash(b"", 1, kind.count, kind.at_us, append_id, facts)
+        first_row = b"[%b]" % msgspec.json.encode(submitted)
+        first_id, second_id = system.append_id(), system.append_id()
+        first_hash = chain_hash(b"", 1, 1, submitted_us, first_id, first_row)
+        digest = chain_hash(first_hash, 2, kind.count, kind.at_us, second_id, kind.facts)
         held = crowd.held_every and number % crowd.held_every == crowd.held_every - 1
         state = replace(
             kind.state,
@@ -163,7 +165,8 @@ def _rows(crowd: Crowd, kinds: Sequence[_Kind], first: int, system: RealSystem) 
         n = first + number
         yield (
             _line(n, *new_values(new_run(submitted, submitted_us), slot_held=False), *state_values(state)),
-            _line(n, 1, kind.count, kind.at_us, append_id, digest, facts.decode()),
+            _line(n, 1, 1, submitted_us, first_id, first_hash, first_row.decode())
+            + _line(n, 2, kind.count, kind.at_us, second_id, digest, kind.facts.decode()),
         )
 
 
