@@ -24,6 +24,7 @@ from hypothesis.stateful import (
 from msgspec.structs import replace
 
 from perdure.core.facts import RunCancelRequested
+from perdure.core.permits import Permit
 from perdure.core.signature import signature_of
 from perdure.ports.listing import WAITS_FOR
 from perdure.ports.store import (
@@ -97,7 +98,26 @@ UNSIGNED = st.builds(
 )
 SIGNED = st.builds(_signed, UNSIGNED, st.sampled_from([(b"", b""), *LEDGERS]))
 AWAITING = st.builds(_awaiting, SIGNED, st.lists(RUNS, max_size=4), st.integers(0, 3), TIMES)
-STATES = SIGNED | AWAITING
+PERMITS = st.lists(
+    st.sampled_from(
+        (
+            Permit("bank", "a", "concurrency", 1),
+            Permit("bank", "b", "concurrency", 1),
+            Permit("cpu", "", "concurrency", 2),
+            Permit("runs", "", "in_flight", 2),
+            Permit("api", "", "rate", 5),
+        )
+    ),
+    max_size=3,
+    unique=True,
+).map(tuple)
+NEEDY = st.builds(
+    lambda state, permits, at_us: replace(state, permits=permits, at_us=at_us, status="ready", worker=""),
+    UNSIGNED,
+    PERMITS,
+    TIMES,
+)
+STATES = SIGNED | AWAITING | NEEDY
 LABELS = st.dictionaries(st.sampled_from(("team", "invoice")), st.sampled_from(("a", "ü")), max_size=2)
 FILTERS = st.builds(
     RunFilter,
@@ -123,6 +143,9 @@ class Agreement(RuleBasedStateMachine):
 
     `place` gives the other store's place, one for each history: how a store is opened there, and how it is left.
     """
+
+    server_clock = False
+    """Rates go by another clock there, and are left out."""
 
     @staticmethod
     def place() -> Place:
@@ -163,6 +186,7 @@ class Agreement(RuleBasedStateMachine):
     def send(self, append: Append) -> AppendResult:
         memory, other = self.numbers.get(append.run_id, (10**9, 10**9))
         new = append.new is not None
+        append = replace(append, permits=self.timeless(append.permits), index=self.placed(append.index))
         mine = replace(append, locator=0 if new else memory)
         theirs = replace(append, locator=0 if new else other)
         first = self.loop.run_until_complete(_awaited(self.memory.append(mine)))
@@ -172,6 +196,16 @@ class Agreement(RuleBasedStateMachine):
             self.numbers.setdefault(append.run_id, (first.locator, second.locator))
         self.sent.append(append)
         return first
+
+    def timeless(self, permits: tuple[Permit, ...] | None) -> tuple[Permit, ...] | None:
+        """Without rates, where they go by another clock."""
+        if permits is None or not self.server_clock:
+            return permits
+        return tuple(permit for permit in permits if permit.kind != "rate")
+
+    def placed(self, state: IndexState | None) -> IndexState | None:
+        """The same of a row."""
+        return None if state is None else replace(state, permits=self.timeless(state.permits) or ())
 
     def draft(self, pick: int) -> Draft:
         return self.drafts[pick % len(self.drafts)]
@@ -187,6 +221,7 @@ class Agreement(RuleBasedStateMachine):
         at_us=TIMES,
         token=st.integers(0, 1),
         labels=LABELS,
+        permits=st.none() | PERMITS,
     )
     def submits(
         self,
@@ -198,6 +233,7 @@ class Agreement(RuleBasedStateMachine):
         at_us: int,
         token: int,
         labels: dict[str, str],
+        permits: tuple[Permit, ...] | None,
     ) -> None:
         self.made += 1
         run_id = f"run-{self.made * 7919 % 1000:03}"
@@ -205,6 +241,7 @@ class Agreement(RuleBasedStateMachine):
             run_id, slot=slot, once=once, pipeline=pipeline, tenant=tenant, submitted_us=at_us, annotations=labels
         )
         append = draft.submit(state, token)
+        append.permits = permits
         result = self.send(append)
         if isinstance(result, Committed):
             draft.accept(append, result)
@@ -229,6 +266,26 @@ class Agreement(RuleBasedStateMachine):
         result = self.send(append)
         if isinstance(result, Committed):
             draft.accept(append, result)
+
+    @precondition(lambda self: bool(self.drafts))
+    @rule(pick=PICK, permits=st.none() | PERMITS, index=st.none() | STATES, owned=st.booleans(), at_us=TIMES)
+    def takes_places(
+        self, pick: int, permits: tuple[Permit, ...] | None, index: IndexState | None, owned: bool, at_us: int
+    ) -> None:
+        """As a step does whose limits have to have places, or a claim [R-11]."""
+        draft = self.draft(pick)
+        if owned:
+            index = IndexState("running", worker="w1", token=3)
+        append = draft.next(RunCancelRequested("someone"), token=3, index=index, at_us=at_us)
+        append.permits = permits
+        result = self.send(append)
+        if isinstance(result, Committed):
+            draft.accept(append, result)
+
+    @rule(now_us=TIMES, size=st.integers(1, 3))
+    def mends_limits(self, now_us: int, size: int) -> None:
+        self.both(lambda store: store.resize_limits({"cpu": size, "other": 1}))
+        self.both(lambda store: store.grant_permits(now_us))
 
     @precondition(lambda self: bool(self.drafts))
     @rule(pick=PICK, at_us=TIMES)
@@ -258,6 +315,7 @@ class Agreement(RuleBasedStateMachine):
     @precondition(lambda self: len(self.drafts) > 2)
     @rule(picks=st.lists(PICK, min_size=4, max_size=12), stale=PICK, token=st.integers(0, 3), index=st.none() | STATES)
     def appends_together(self, picks: list[int], stale: int, token: int, index: IndexState | None) -> None:
+        index = self.placed(index)
         drafts = {self.draft(pick).run_id: self.draft(pick) for pick in picks}
         appends = [draft.next(token=token, index=index) for draft in drafts.values()]
         appends[stale % len(appends)].prev_hash = bytes(32)
@@ -295,6 +353,7 @@ class Agreement(RuleBasedStateMachine):
             state = replace(state, tail_hash=draft.rows[-1].hash)
         tail = draft.rows[0].first_seq if behind else draft.tail
         memory, other = self.numbers[draft.run_id]
+        state = self.placed(state) or state
         self.both(lambda store: store.set_index(memory if store is self.memory else other, state, tail))
 
     @precondition(lambda self: bool(self.drafts))
@@ -390,6 +449,7 @@ class Agreement(RuleBasedStateMachine):
     def restores(self, pick: int, state: IndexState, ended_us: int | None, held: bool) -> None:
         draft = self.draft(pick)
         memory, other = self.numbers[draft.run_id]
+        state = self.placed(state) or state
         self.both(
             lambda store: store.restore_index(
                 memory if store is self.memory else other, draft.new, state, ended_us, slot_held=held
@@ -458,6 +518,7 @@ class Agreement(RuleBasedStateMachine):
             self.both(lambda store: store.deployments())
             self.both(lambda store: store.ledgers())
             self.both(lambda store: store.anybody_waits())
+            self.both(lambda store: store.limits())
             self.both(lambda store: store.count_ended(10**18))
 
 
@@ -534,6 +595,8 @@ class WithSqlite(Agreement):
 
 def _with_postgres(server: PostgresServer) -> type[Agreement]:
     class WithPostgres(Agreement):
+        server_clock = True
+
         @staticmethod
         def place() -> Place:
             url = server.url()

@@ -12,7 +12,7 @@ from perdure.define.limit import AnyLimit, Limit
 from perdure.testing.clock import VirtualSystem
 from tests.runtime.lab import Gate, Inv, Line, World, app, line, names, until, virtually
 
-SCOPES = pytest.mark.parametrize("scope", ["worker"])
+SCOPES = pytest.mark.parametrize("scope", ["worker", "store"])
 
 
 class Bank:

@@ -12,7 +12,7 @@ from benchmarks.pipelines import app_of, trivial
 from benchmarks.runs import measure_slice
 from benchmarks.written import Counters, Written, counted_url
 from perdure.ports.store import Append, IndexState, Snapshot
-from perdure.storage.postgres.group import LATER_US, Entry, PutSnapshot, SetIndex, wakes_others
+from perdure.storage.postgres.entries import LATER_US, Entry, PutSnapshot, SetIndex, wakes_others
 from perdure.storage.postgres.single import is_one_statement
 from perdure.testing.conformance.lab import ENDED, READY, T0, Draft, claimed, loaded, owned, submitted
 from tests.postgres import PostgresServer

@@ -43,7 +43,9 @@ class Limited(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         permit: the place that it waits for.
         due_us: when to look again, whatever was heard until then; 0: the store says when its turn has come.
+        needs: all the places of the store that it needs, in the order in which they are taken.
     """
 
     permit: Permit
     due_us: int = 0
+    needs: tuple[Permit, ...] = ()

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from perdure.core.permits import Permit
+from perdure.core.permits import LimitKind, Permit
 
 RunStatus: TypeAlias = Literal["ready", "running", "held", "invalid", "corrupt", "succeeded", "failed", "canceled"]
 """Index status. `ready` with a due time ahead is a delayed start or a backoff. The last three are terminal."""
@@ -66,7 +66,13 @@ class IndexState(msgspec.Struct, frozen=True, gc=False):
             nothing; what else the store does to a row leaves it. A run that is awaited, also by a run that is held or
             invalid, is not removed [R-9].
         need: see `awaits`.
-        at_us: when this is written, which is when the run is due if enough has ended by then; 0 without `awaits`.
+        at_us: when this is written, which is when the run is due if enough has ended by then, or its places are free; 0
+            without `awaits` and `permits`.
+        permits: places under limits that a run which is `ready` needs to go on, in the order in which they are taken:
+            it has those that are free, up to the first that is not, and is due when that one is given to it, at the
+            latest at `due_us`; at `at_us` if all are free; for a rate, when its turn comes. Whoever waits longest gets
+            what becomes free, in the transaction that frees it [R-11, R-16]. Only for writing: read as (). With every
+            write of a row that nobody owns, a run gives back the places of its operation that are not named here.
     """
 
     status: RunStatus
@@ -86,6 +92,7 @@ class IndexState(msgspec.Struct, frozen=True, gc=False):
     awaits: tuple[str, ...] = ()
     need: int = 0
     at_us: int = 0
+    permits: tuple[Permit, ...] = ()
 
 
 class SubmissionKey(msgspec.Struct, frozen=True, gc=False):
@@ -120,7 +127,9 @@ class Append(msgspec.Struct, gc=False):
             terminal status records `at_us` as the end and frees the slot unless `slot_once`; whoever waits for it gets
             it in the same transaction [R-16].
         key: for a new run the key it is submitted under: taken together with the run, or the answer is `KeyUsed`.
-        permits: places under limits that the run is to have from this append on; see `LimitReached` [R-11].
+        permits: places under limits that the run has from this append on, all of them, or the answer is `LimitReached`;
+            of those for an operation it has no others then. None: nothing changes. Places hang on the run: what it was
+            given while it waited is its own; places of `in_flight` stay with it to its end [R-11].
     """
 
     run_id: str
@@ -182,7 +191,33 @@ class WaitCycle(msgspec.Struct, frozen=True, gc=False):
     """
 
 
-AppendResult: TypeAlias = Committed | SlotTaken | KeyUsed | Conflict | Fenced | Gone | WaitCycle
+class LimitReached(msgspec.Struct, frozen=True, gc=False):
+    """A place that the append needs is not free; nothing was written: plan without it [R-11]."""
+
+    limit: str
+    key: str
+
+
+class LimitUse(msgspec.Struct, frozen=True, gc=False):
+    """A limit for one of its keys, and how much of it is in use [R-11].
+
+    Attributes:
+        bound: how many places; of a rate, the microseconds from one start to the next.
+        held: places that are taken; 0 of a rate.
+        waiting: runs that wait.
+        oldest_us: since when the first in line waits; None: nobody does, or it is a rate.
+    """
+
+    limit: str
+    key: str
+    kind: LimitKind
+    bound: int
+    held: int
+    waiting: int
+    oldest_us: int | None
+
+
+AppendResult: TypeAlias = LimitReached | Committed | SlotTaken | KeyUsed | Conflict | Fenced | Gone | WaitCycle
 
 
 class JournalRow(msgspec.Struct, frozen=True, gc=False):

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from perdure.ports.joining import CallerConnection, Journal, OwnTransaction
+from perdure.ports.limits import LimitStore
 from perdure.ports.listing import ListPlace, RunCounts, RunFilter, RunPage, WaitsFor
 from perdure.ports.places import Candidate, DueRun, Serving, Shared, Tenancy, share, share_served
 from perdure.ports.records import (
@@ -38,6 +39,7 @@ from perdure.ports.records import (
     JournalRow,
     KeyUsed,
     LedgerCount,
+    LimitReached,
     LoadedRun,
     NewRun,
     PipelineHold,
@@ -70,6 +72,7 @@ __all__ = [
     "JournalRow",
     "KeyUsed",
     "LedgerCount",
+    "LimitReached",
     "LoadedRun",
     "NewRun",
     "PipelineHold",
@@ -98,7 +101,7 @@ __all__ = [
 ]
 
 
-class Store(Protocol):
+class Store(LimitStore, Protocol):
     """What engine and clients need of a store. All coroutines may raise `StoreUnavailable`."""
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from perdure.core.operations import InvalidOp
 from perdure.core.plan import Next, Plan, Rest
-from perdure.ports.store import Append, AppendResult, Committed, Conflict, IndexState, WaitCycle
+from perdure.ports.store import Append, AppendResult, Committed, Conflict, IndexState, LimitReached, WaitCycle
 from perdure.runtime.appending import seal
 from perdure.runtime.events import emit_facts
 from perdure.runtime.host import Host
@@ -30,11 +30,18 @@ class Again(Exception):  # a signal: somebody appended first
 
     Args:
         cycle: nobody did: the run would have waited for one that waits for it [R-13].
+        full: nobody did: a limit has no place for what was planned [R-11].
     """
 
-    def __init__(self, *, cycle: bool = False) -> None:
+    def __init__(self, *, cycle: bool = False, full: LimitReached | None = None) -> None:
         super().__init__()
-        self.cycle = cycle
+        self._cycle = cycle
+        self._full = full
+
+    def tell(self, live: LiveRun) -> None:
+        """What is known now, for the next plan."""
+        live.cycle = self._cycle
+        live.shut = None if self._full is None else (self._full.limit, self._full.key)
 
 
 async def apply(
@@ -61,7 +68,7 @@ async def apply(
             reserve(host, live, plan, append)
         check(await write(append))
         if live.line.limited:
-            reserved(live, append)
+            reserved(host, live, append)
         if host.suspects.any:
             host.suspects.cleared(live)
         if worth_a_snapshot(p, live.snapshot_version, released=False):
@@ -73,6 +80,8 @@ async def apply(
     if plan.facts:
         append = seal(p, plan.facts, now_us, host.system.append_id(), p.token)
         index = append.index = rest_state(host, live, plan.rest, now_us)
+        if live.line.limited and not live.token and p.token == 1 and p.ended is None:
+            reserve(host, live, plan, append, begins=True)
         check(await write(append))
     else:
         index = rest_state(host, live, plan.rest, now_us)
@@ -87,8 +96,8 @@ def check(result: AppendResult) -> None:
     """Whether an append of an owner is durable; see `apply`."""
     if type(result) is Committed:
         return
-    if isinstance(result, (Conflict, WaitCycle)):
-        raise Again(cycle=isinstance(result, WaitCycle))
+    if isinstance(result, (Conflict, WaitCycle, LimitReached)):
+        raise Again(cycle=isinstance(result, WaitCycle), full=result if isinstance(result, LimitReached) else None)
     raise Lost
 
 

@@ -35,7 +35,7 @@ async def submit_children(host: Host, live: LiveRun, op: UnitOp) -> Next | None:
         try:
             return await apply(host, live, plan, now_us)
         except Again as again:
-            live.cycle = again.cycle
+            again.tell(live)
             await live.reload()
 
 

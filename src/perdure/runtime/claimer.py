@@ -112,7 +112,8 @@ class Claimer:
 
     def place_freed(self, due_us: int | None) -> None:
         """A place became free, and its run is due again at `due_us`."""
-        self.due_at(0 if self._host.queued or self._host.awaited else due_us)
+        host = self._host
+        self.due_at(0 if host.queued or host.awaited or host.crowded else due_us)
         if self.backlog or self._passed_over or self._wanted:
             self._kicked.set()
         self._maybe_quiet()

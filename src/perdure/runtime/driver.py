@@ -74,7 +74,7 @@ async def commit(host: Host, live: LiveRun, op: RunOp | UnwindOp, outcome: Outco
             plan = await _plan(host, live, op, outcome, now_us, fresh)
             return await apply(host, live, plan, now_us)
         except Again as again:
-            live.cycle = again.cycle
+            again.tell(live)
         except EffectLost as lost:
             outcome = lost.outcome
         await live.reload()
@@ -177,16 +177,16 @@ async def claim(host: Host, live: LiveRun, loaded: LoadedRun) -> Next | None:
             append = seal(p, plan.facts, now_us, host.system.append_id(), p.token)
             append.index = running_state(p)
             if live.line.limited:
-                reserve(host, live, plan, append, begins=p.token == 1)
+                reserve(host, live, plan, append, begins=p.token == 1, claims=True)
             check(await host.store.append(append))
             if live.line.limited:
-                reserved(live, append)
+                reserved(host, live, append)
             live.token = p.token
             if host.observers:
                 emit_facts(host, p, plan)
             return plan.next
         except Again as refused:
-            live.cycle = refused.cycle
+            refused.tell(live)
             again = await host.load(p.run_id)
             if again is None or again.row.state.token != loaded.row.state.token:
                 raise Lost from None

@@ -24,6 +24,7 @@ from perdure.runtime.claimer import Claimer
 from perdure.runtime.client import Client
 from perdure.runtime.events import emit_facts
 from perdure.runtime.host import Host, Middleware, Options
+from perdure.runtime.limits import bounds_of
 from perdure.runtime.line import Line
 from perdure.runtime.loading import projected
 from perdure.runtime.membership import DEFAULT_LEASE_S, Membership
@@ -83,6 +84,7 @@ class Engine(Client):
         self._host.on_deadline = self._on_deadline
         self._host.cancel_run = self._cancel_awaited
         self._host.entered = self._entered_many
+        self._host.freed = self._entered_many
         self._membership: Membership | None = None
         if store.shared:
             self._membership = Membership(
@@ -145,6 +147,7 @@ class Engine(Client):
         self._watchdog.start()
         await self._mend_waiting()
         host.awaited = await self._store.anybody_waits()
+        await self._open_limits()
         await self._scheduler.start()  # before the claimer: a start that fails here leaves nothing running
         self._claimer.start()
         if edited:
@@ -152,6 +155,20 @@ class Engine(Client):
                 self._insist("runs that cannot go on could not be looked for", lambda: self._wake_misfits(edited))
             )
         self._patrol = self._loop.call_later(PATROL_S, self._report_stuck)
+
+    async def _open_limits(self) -> None:
+        """Limits are as large as they are declared here from now on [R-11]."""
+        if bounds := bounds_of(self._host.lines.values()):
+            await self._store.resize_limits(bounds)
+            await self._mend_limits()
+
+    async def _mend_limits(self) -> None:
+        """Free places go to whoever waits for them [R-16]."""
+        if any(line.limited for line in self._host.lines.values()):
+            if await self._store.grant_permits(self._system.now_us()):
+                self._claimer.due_at(0)
+            uses = await self._store.limits()
+            self._host.crowded |= any(use.waiting for use in uses)
 
     async def _wake_misfits(self, edited: Sequence[Line]) -> None:
         """Runs that wait where a new generation cannot go on say so now [D-3]."""
@@ -312,6 +329,7 @@ class Engine(Client):
             self._claimer.due_at(0)
         if waiting.superseded:
             await self._make_place(ENGINE_ACTOR)
+        await self._mend_limits()
 
     async def apply(self, run_id: str, operation: RunOperation, *, dry_run: bool = False) -> bool:
         """See `Client.apply`. Observers are told of a run that was given up in this process [R-15]."""
@@ -366,6 +384,7 @@ class Engine(Client):
         await self._on_holds()
         if (await self._store.waiting_runs()).count:
             self._on_waiting()
+        self._host.crowded |= any(line.limited for line in self._host.lines.values())  # somebody else's may wait
         for run_id in await self._store.attention(self._host.worker):
             live = self._host.live.get(run_id)
             if live is not None:

@@ -60,7 +60,8 @@ class Host:
         draining: no attempt is reserved any more [R-6].
         held: pipelines in which no attempt is reserved, as far as is known here [R-17].
         queued: runs wait for slots; one that ends may make another due.
-        awaited: the same of runs that wait for others.
+        awaited: the same of runs that wait for others; crowded: of those that wait for places under limits.
+        freed: told that a running operation gave back a place, which may be another run's by now.
         worker: this engine's identity, and lease: what hangs on it; both new after it was found dead [R-3].
         newest: the newest generation of each pipeline, as far as is known here [D-4].
         newer: pipelines of which a newer generation has workers that are alive.
@@ -103,7 +104,7 @@ class Host:
         self.draining = False
         self.held: frozenset[str] = frozenset()
         self.queued = False
-        self.awaited = False
+        self.awaited = self.crowded = False
         self.stopped = False
         self.judged: dict[str, int] = {}
         self._trouble: dict[str, tuple[int, float]] = {}
@@ -112,6 +113,7 @@ class Host:
         self.on_deadline: Callable[[str], None] = lambda _run_id: None
         self.cancel_run: Callable[[str], Awaitable[None]] = _nobody
         self.entered: Callable[[], None] = lambda: None
+        self.freed: Callable[[], None] = lambda: None
 
     def adopt(self, live: LiveRun) -> None:
         """This engine owns the run, or is about to; its deadline is watched from now on [R-12]."""

@@ -62,8 +62,9 @@ def resting_state(p: Projection, rest: Rest, now_us: int) -> IndexState:
             return _state(p, "ready", with_deadline(p, due_us), _backoff_reason(p))
         case Parked():
             return _parked(p, rest, now_us)
-        case Limited(permit, due_us):
-            return _state(p, "ready", with_deadline(p, due_us or None), f"waits for {permit.words}")
+        case Limited(permit, due_us, needs):
+            state = _state(p, "ready", with_deadline(p, due_us or None), f"waits for {permit.words}")
+            return replace(state, permits=needs, at_us=now_us) if needs else state
         case Closed():
             return _state(p, "ready", now_us, "")
         case HeldOp(reason):

@@ -82,7 +82,7 @@ async def _commit(host: Host, live: LiveRun, op: UnitOp, crew: Crew) -> Next | N
             try:
                 return await apply(host, live, plan, now_us)
             except Again as again:
-                live.cycle = again.cycle
+                again.tell(live)
                 await live.reload()
                 live.act_on_notice()
 

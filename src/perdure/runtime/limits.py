@@ -7,7 +7,7 @@ and no store is asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.core.operations import UnitOp
@@ -18,6 +18,7 @@ from perdure.ports.store import Append
 
 if TYPE_CHECKING:
     from perdure.runtime.host import Host
+    from perdure.runtime.line import Line
     from perdure.runtime.live import LiveRun
 
 Place: TypeAlias = tuple[str, str]
@@ -58,48 +59,75 @@ def _key_of(live: LiveRun, limit: Any) -> str:
 
 def gate(live: LiveRun, step: str) -> Limited | None:
     """The first place of those that a step needs which is known not to be free; see `core.plan.Evaluator.gate`."""
-    for permit in permits_of(live, step):
+    permits = permits_of(live, step)
+    for permit in permits:
         if permit.shared:
             if (permit.limit, permit.key) == live.shut:
-                return Limited(permit)
+                return Limited(permit, needs=_shared(_before(live, step) + permits))
         elif (shut := live.host.places.shut(permit, live.run_id)) is not None:
             return shut
     return None
 
 
-def reserve(host: Host, live: LiveRun, plan: Plan, append: Append, *, begins: bool = False) -> None:
+def _before(live: LiveRun, step: str) -> tuple[Permit, ...]:
+    """The places of the run itself, which come before those of its first step."""
+    begins = step != RUN and not live.token and live.p.token <= 1
+    return permits_of(live, RUN) if begins else ()
+
+
+def _shared(permits: Iterable[Permit]) -> tuple[Permit, ...]:
+    return tuple([permit for permit in permits if permit.shared])
+
+
+def reserve(
+    host: Host, live: LiveRun, plan: Plan, append: Append, *, begins: bool = False, claims: bool = False
+) -> None:
     """Take the places that a plan needs: of the worker now, of the store with the append. Call it in the same turn of
     the loop in which the plan was made, so that nobody comes between.
 
     Args:
         begins: the append is the run's first claim.
+        claims: it is a claim, of a run that may have places from before.
     """
     following = plan.next
     if following is None and not begins:
         return
-    if isinstance(following, UnitOp) and following.step == live.at and not begins:
+    if isinstance(following, UnitOp) and following.step == live.at and not (begins or claims):
         return  # more items of the operation that goes on
     needed = permits_of(live, RUN) if begins else ()
     if following is not None:
         needed += permits_of(live, following.step)
     live.at = "" if following is None else following.step
     host.places.hold(live.run_id, [permit for permit in needed if not permit.shared])
-    shared = tuple([permit for permit in needed if permit.shared])
-    if shared != live.held or any(permit.kind == "rate" for permit in shared):
+    shared = _shared(needed)
+    if claims or shared != live.held or any(permit.kind == "rate" for permit in shared):
         append.permits = shared
 
 
-def reserved(live: LiveRun, append: Append) -> None:
-    """The append is durable."""
+def reserved(host: Host, live: LiveRun, append: Append) -> None:
+    """The append is durable; whoever got what it freed is due."""
     if append.permits is not None:
-        live.held = tuple([permit for permit in append.permits if permit.kind == "concurrency"])
+        held = tuple([permit for permit in append.permits if permit.kind == "concurrency"])
+        if host.crowded and live.held and live.held != held:
+            host.freed()
+        live.held = held
     live.shut = None
 
 
 def rested(host: Host, live: LiveRun, plan: Plan) -> None:
     """The run rests, and that is durable: if for want of a place in this process, it stands in line for it."""
-    if isinstance(plan.rest, Limited) and not plan.rest.permit.shared:
-        host.places.wait(plan.rest.permit, live.run_id)
+    if isinstance(plan.rest, Limited):
+        if plan.rest.permit.shared:
+            host.crowded = True
+            host.freed()  # it may have got its place by now, or a turn
+        else:
+            host.places.wait(plan.rest.permit, live.run_id)
+
+
+def bounds_of(lines: Iterable[Line]) -> Mapping[str, int]:
+    """How large the limits of the store are that these pipelines name."""
+    named = [limit for line in lines for limits in line.limits.values() for limit in limits]
+    return {limit.id: limit.bound for limit in named if limit.scope == "store"}
 
 
 class Places:

@@ -11,9 +11,9 @@ from perdure.core.facts import RunSubmitted, SegmentAttemptStarted
 from perdure.core.plan import Next
 from perdure.core.projection import Projection
 from perdure.errors import PerdureError, StoreUnavailable
-from perdure.ports.store import AppendResult, Committed
+from perdure.ports.store import AppendResult, Committed, LimitReached
 from perdure.runtime.appending import SlotFreed, seal
-from perdure.runtime.applying import rest_state
+from perdure.runtime.applying import Again, rest_state
 from perdure.runtime.driver import drive
 from perdure.runtime.events import emit_facts
 from perdure.runtime.guarding import guarded
@@ -57,16 +57,20 @@ async def _work(host: Host, live: LiveRun, accepted: asyncio.Future[tuple[str, b
 
 
 async def _submit(host: Host, live: LiveRun, answered: Answered) -> tuple[Next | None, tuple[str, bool]]:
-    p, line, submitted = live.p, live.line, live.submitted
+    line, submitted = live.line, live.submitted
+    p = live.p = Projection(submitted.run_id)
     now_us = host.system.now_us()
     claim = SegmentAttemptStarted(1, host.worker, line.generation, host.options.build)
     plan = plan_submission(p, line.topology, submitted, claim, host.setting(live, now_us))
     append = seal(p, plan.facts, now_us, host.system.append_id(), 0)
     append.new = new_run(submitted, now_us)
     append.index = running_state(p) if plan.rest is None else rest_state(host, live, plan.rest, now_us)
-    if live.line.limited and plan.next is not None:
+    if live.line.limited and p.token and p.ended is None:
         reserve(host, live, plan, append, begins=True)
     result = await host.store.append(append)
+    if isinstance(result, LimitReached):
+        Again(full=result).tell(live)
+        return await _submit(host, live, answered)
     if not isinstance(result, Committed):
         host.judged.pop(p.run_id, None)
         host.release(live, None)
@@ -74,7 +78,7 @@ async def _submit(host: Host, live: LiveRun, answered: Answered) -> tuple[Next |
     p.locator = result.locator
     live.token = p.token
     if live.line.limited:
-        reserved(live, append)
+        reserved(host, live, append)
     if host.observers:
         host.emit("submitted", p)
         emit_facts(host, p, plan)

@@ -6,7 +6,7 @@ next one, which is when they become durable (as durable as this object is). Noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from perdure.errors import InvalidArgument
 from perdure.ports.joining import CallerConnection, Journal, OwnTransaction
 from perdure.ports.listing import fits, place_of
+from perdure.ports.records import LimitUse
 from perdure.ports.store import (
     Deployment,
     DueRun,
@@ -263,6 +264,9 @@ class MemoryStore(MemoryBase):
         self._live()
         held = self.data.hold(hold)
         if held:
+            for run in self.data.runs():  # whoever was given a place and cannot start gives it back
+                if run.new is not None and run.new.pipeline == hold.pipeline and run.state is not None:
+                    self.data.limits.give_back(run.locator, run.state)
             self._committed()
         return held
 
@@ -270,6 +274,7 @@ class MemoryStore(MemoryBase):
         self._live()
         released = self.data.release_hold(pipeline, actor, note, at_us)
         if released:
+            self.data.limits.mend(at_us)
             self._committed()
         return released
 
@@ -293,6 +298,23 @@ class MemoryStore(MemoryBase):
         self._live()
         self._flush()
         granted = self.data.grant_slots(now_us)
+        self._committed()
+        return granted
+
+    async def limits(self) -> Sequence[LimitUse]:
+        self._live()
+        self._flush()
+        return self.data.limits.uses()
+
+    async def resize_limits(self, bounds: Mapping[str, int], /) -> None:
+        self._live()
+        self._flush()
+        self.data.limits.resize(bounds)
+
+    async def grant_permits(self, now_us: int, /) -> int:
+        self._live()
+        self._flush()
+        granted = self.data.limits.mend(now_us)
         self._committed()
         return granted
 

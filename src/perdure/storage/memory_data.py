@@ -22,6 +22,7 @@ from perdure.ports.store import (
     JournalRow,
     KeyUsed,
     LedgerCount,
+    LimitReached,
     NewRun,
     PipelineHold,
     RunRow,
@@ -36,6 +37,7 @@ from perdure.ports.store import (
 )
 from perdure.storage.ledgers import Counted, merged
 from perdure.storage.memory_awaits import MemoryAwaits
+from perdure.storage.memory_limits import MemoryLimits
 
 Slot: TypeAlias = tuple[str, str, str]
 
@@ -101,13 +103,14 @@ class MemoryData:
         self._waiting: dict[Slot, dict[int, MemoryRun]] = {}
         self._keys: dict[Slot, SubmissionKey] = {}
         self._due: dict[int, int] = {}
-        self._deployments: list[Deployment] = []
+        self.registry: list[Deployment] = []
         self._ledgers: dict[bytes, bytes] = {}
         self.pipeline_holds: list[PipelineHold] = []
         self.schedules: dict[str, ScheduleState] = {}
         self.awaits = MemoryAwaits(self._is_live, self._by_id.__contains__, self._keeps_waiting)
+        self.limits = MemoryLimits(self._may_start, lambda run, us: self._set_due(self._runs[run], us, ""))
         self._numbers = itertools.count(1)
-        self._stores: list[MemoryBase] = []
+        self.stores: list[MemoryBase] = []
 
     def lose_index(self) -> None:
         """Forget every index row and snapshot, as a careless hand might; the journal stays. For tests of rebuilding."""
@@ -118,6 +121,7 @@ class MemoryData:
         self._waiting.clear()
         self._due.clear()
         self.awaits.clear()
+        self.limits.clear()
 
     # --- writing
 
@@ -137,6 +141,12 @@ class MemoryData:
             return Conflict()
         if append.token and self._closes_a_circle(run, append.index):
             return WaitCycle()
+        if append.permits is not None:
+            full = self.limits.refused(run.locator, append.permits, append.at_us)
+            if full is not None:
+                return LimitReached(full.limit, full.key)
+            if run.ended_us is None:
+                self.limits.take(run.locator, append.permits, append.at_us)
         run.add(append)
         self._append_index(run, append)
         return Committed(run.locator)
@@ -155,12 +165,17 @@ class MemoryData:
             holder = self._slots.get(slot)
             if holder is not None and holder.new is not None:
                 return SlotTaken(holder.run_id, holder.new.input_digest)
+        full = self.limits.refused(0, append.permits or (), append.at_us)
+        if full is not None:
+            return LimitReached(full.limit, full.key)
         run = self.add(new)
         if append.key is not None:
             self.put_key(append.key)
         if slot is not None and not new.waits:
             self._hold_slot(run, new)
         run.add(append)
+        if append.permits and not (append.index is not None and append.index.status in TERMINAL):
+            self.limits.take(run.locator, append.permits, append.at_us)
         self._append_index(run, append)
         if slot is not None and run.waiting:
             self._waiting.setdefault(slot, {})[run.locator] = run
@@ -203,10 +218,20 @@ class MemoryData:
         if state.ledger:
             self._ledgers[state.signature] = state.ledger
             state = replace(state, ledger=b"")
+        at_us = state.at_us
         enough = self.awaits.put(run.run_id, () if state.status in TERMINAL else state.awaits, state.need)
         if enough or self._closes_a_circle(run, state):
             state = replace(state, due_us=state.at_us if state.status == "ready" else state.due_us)
-        self.put_row(run, replace(state, awaits=(), need=0, at_us=0))
+        permits = state.permits if state.status == "ready" and not state.worker else ()
+        state = replace(state, awaits=(), need=0, at_us=0, permits=())
+        self.put_row(run, state)
+        if state.worker:
+            self.limits.claimed(run.locator, ended=run.ended_us is not None)
+            return
+        due_us = self.limits.rests(run.locator, permits, at_us, begun=state.token > 0, ended=run.ended_us is not None)
+        if due_us is not None and permits:
+            first_us = min(due_us, due_us if state.due_us is None else state.due_us)
+            self.put_row(run, replace(state, due_us=first_us, reason="" if due_us == at_us else state.reason))
 
     def put_row(self, run: MemoryRun, state: IndexState) -> None:
         """Write a row; what the run waits for stays as it is."""
@@ -219,6 +244,7 @@ class MemoryData:
 
     def _end(self, run: MemoryRun, at_us: int) -> None:
         known, run.ended_us = run.ended_us, at_us
+        self.limits.ended(run.locator)
         for waiter in self.awaits.ended(run.run_id) if known is None else ():
             other = self._by_id[waiter]
             if other.state is not None and other.state.status == "ready" and not other.state.worker:
@@ -229,6 +255,11 @@ class MemoryData:
         """It waits, or will when it is released; one that is invalid may come to do something else."""
         run = self._by_id.get(run_id)
         return run is not None and run.state is not None and run.state.status in ("ready", "held")
+
+    def _may_start(self, locator: int) -> bool:
+        new, state = self._runs[locator].new, self._runs[locator].state
+        held = {hold.pipeline for hold in self.pipeline_holds if not hold.released_us}
+        return new is not None and new.pipeline not in held and state is not None and state.status == "ready"
 
     def _is_live(self, run_id: str) -> bool:
         run = self._by_id.get(run_id)
@@ -321,6 +352,7 @@ class MemoryData:
 
     def remove(self, run: MemoryRun) -> None:
         self._pass_slot_on(run, run.ended_us or 0)
+        self.limits.ended(run.locator)
         self.awaits.put(run.run_id, (), 0)
         self._due.pop(run.locator, None)
         del self._runs[run.locator]
@@ -410,14 +442,6 @@ class MemoryData:
             first = run.run_id, run.new.submitted_us, run.locator
             found.append((run.new.pipeline, signature, ledger, 1, *first))
         return merged(found)
-
-    @property
-    def registry(self) -> list[Deployment]:
-        return self._deployments
-
-    @property
-    def stores(self) -> list[MemoryBase]:
-        return self._stores
 
 
 def _replaces(run: MemoryRun) -> bool:

@@ -48,5 +48,5 @@ def insert(data: MemoryData, new: NewRun, state: IndexState, ended_us: int, rows
     run = data.add(new)
     run.rows, run.ended_us = list(rows), ended_us
     run.at = {row.first_seq: row for row in rows}
-    data.put_row(run, replace(state, due_us=None, awaits=(), need=0, at_us=0))
+    data.put_row(run, replace(state, due_us=None, awaits=(), need=0, at_us=0, permits=()))
     return True

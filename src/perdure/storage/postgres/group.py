@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TypeAlias
 
-import msgspec
-
 from perdure.ports.store import (
     TERMINAL,
     Append,
@@ -27,10 +25,10 @@ from perdure.ports.store import (
     KeyUsed,
     NewRun,
     SlotTaken,
-    Snapshot,
     WaitCycle,
 )
-from perdure.storage.postgres import awaits, keys, slots
+from perdure.storage.postgres import awaits, keys, limits, slots
+from perdure.storage.postgres.entries import Entry, EntryResult, PutSnapshot, SetIndex, state_of
 from perdure.storage.postgres.packed import Bools, Byteas, Int8s, Packed, Texts
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.rows import (
@@ -52,29 +50,6 @@ from perdure.storage.postgres.session import Session, Statements, Value
 class SlotMoved(Exception):
     """A slot was given back between the insert that met its holder and the look at it: the group is sent again."""
 
-
-class SetIndex(msgspec.Struct, frozen=True, gc=False):
-    """`Store.set_index`, queued."""
-
-    locator: int
-    state: IndexState
-    tail_seq: int
-
-
-class PutSnapshot(msgspec.Struct, frozen=True, gc=False):
-    """`Store.put_snapshot`, queued."""
-
-    locator: int
-    snapshot: Snapshot
-
-
-Entry: TypeAlias = Append | SetIndex | PutSnapshot
-"""What travels in a group."""
-
-EntryResult: TypeAlias = AppendResult | bool
-
-LATER_US = 2_000_000
-"""A run that is due so much later is no news: whoever has to find it will have looked by then."""
 
 NEXT_COLUMNS = "run, first_seq, count, at_us, append_id, hash, facts"
 FITS = """
@@ -99,7 +74,7 @@ APPEND_WITH_STATE = f"""
         s ({NEXT_COLUMNS}, prev_seq, prev_hash, token, {STATE_COLUMNS.replace("token", "owner_token")})
     ), j AS ({_NEXT.format(sent="sent s")}),
     written AS (
-        UPDATE @run r SET {_ASSIGNED}, attention = false, awaiting = NULL,
+        UPDATE @run r SET {_ASSIGNED}, attention = false, awaiting = NULL, limited = false,
             ended_us = CASE WHEN {_TERMINAL} THEN s.at_us ELSE r.ended_us END,
             slot_held = r.slot_held AND (r.slot_once OR NOT {_TERMINAL})
         FROM sent s JOIN j ON j.run = s.run
@@ -143,6 +118,7 @@ _AT_TAIL = """
 """
 UPDATE_IF_AT_TAIL = f"UPDATE @run SET {STATE_ASSIGNMENTS} WHERE {_AT_TAIL} AND {ALIVE}"
 ID_AT_TAIL = f"SELECT id FROM @run WHERE {_AT_TAIL}"
+TAKE_BACK = "DELETE FROM @journal WHERE run = %s AND first_seq = %s"
 FLAG_OWNED = "UPDATE @run SET attention = true WHERE n = %s AND worker IS NOT NULL"
 PUT_SNAPSHOT = """
     INSERT INTO @snapshot
@@ -166,11 +142,13 @@ async def apply_group(session: Session, place: Place, entries: Sequence[Entry]) 
     Any exception leaves the transaction of no use: the caller rolls back, and nothing was written.
     """
     await _lock(session, place, entries)
-    ledgers = ledger_values(_state(entry) for entry in entries)
+    ledgers = ledger_values(state_of(entry) for entry in entries)
     if ledgers is not None:  # before the rows that name them; one that comes with a refused entry stays until `reclaim`
         await session.run(INSERT_LEDGERS, ledgers)
     many, new, rest = _sorted(entries)
     results: list[EntryResult] = [False] * len(entries)
+    if any(append.permits is not None for _, append in many):
+        many = await limits.with_places(session, many, results)
     if many:
         await _append_many(session, many, results)
     if new:
@@ -180,27 +158,6 @@ async def apply_group(session: Session, place: Place, entries: Sequence[Entry]) 
     return results
 
 
-def wakes_others(entry: Entry) -> bool:
-    """Whether somebody in another process may have to act on an entry soon: its engine, one that is free, or a client
-    that waits for an end.
-
-    An owner's own progress is nobody else's business until the run rests or ends, nor is a run that its submitter goes
-    on with. What is due later is found by looking, which every engine does once a second [R-7].
-    """
-    if type(entry) is not Append:
-        return type(entry) is SetIndex
-    state = entry.index
-    if entry.new is None and (entry.token == 0 or state is None):
-        return entry.token == 0
-    if state is None or state.worker:
-        return False
-    return state.status != "ready" or state.due_us is None or state.due_us < entry.at_us + LATER_US
-
-
-def _state(entry: Entry) -> IndexState | None:
-    return entry.index if type(entry) is Append else entry.state if type(entry) is SetIndex else None
-
-
 async def _lock(session: Session, place: Place, entries: Sequence[Entry]) -> None:
     """Index rows that will be written; runs that somebody is about to wait for, so that none ends unseen meanwhile;
     and runs that wait for one that is about to end."""
@@ -208,12 +165,13 @@ async def _lock(session: Session, place: Place, entries: Sequence[Entry]) -> Non
     ending: list[int] = []
     targets: list[str] = []
     for entry in entries:
-        state = _state(entry)
+        state = state_of(entry)
         if state is not None and state.awaits:
             targets += state.awaits
         if type(entry) is PutSnapshot or (type(entry) is Append and entry.new is not None):
             continue
-        if state is not None or (type(entry) is Append and entry.token == 0):
+        takes = type(entry) is Append and entry.permits is not None
+        if state is not None or takes or (type(entry) is Append and entry.token == 0):
             touched.append(entry.locator)
             if state is not None and state.status in TERMINAL:
                 ending.append(entry.locator)
@@ -222,6 +180,8 @@ async def _lock(session: Session, place: Place, entries: Sequence[Entry]) -> Non
     if touched or targets:
         values = {"touched": Int8s(touched), "targets": Texts(sorted(set(targets))), "ending": Int8s(ending)}
         await session.run(LOCK, values)
+    if any(limits.is_limited(entry, state_of(entry)) for entry in entries):
+        await limits.lock(session, place)
 
 
 Numbered: TypeAlias = list[tuple[int, Append]]
@@ -239,7 +199,9 @@ def _sorted(entries: Sequence[Entry]) -> tuple[Numbered, Numbered, list[tuple[in
             rest.append((at, entry))
         elif entry.new is not None:
             (new if ids[entry.run_id] == 1 and is_plain(entry, entry.new) else rest).append((at, entry))
-        elif per_run[entry.locator] == 1 and not (entry.index is not None and entry.index.awaits):
+        elif per_run[entry.locator] == 1 and not (
+            entry.index is not None and (entry.index.awaits or entry.index.permits)
+        ):
             many.append((at, entry))
         else:
             rest.append((at, entry))
@@ -251,7 +213,7 @@ def is_plain(append: Append, new: NewRun) -> bool:
     state = append.index
     if append.key is not None or new.waits or state is None:
         return False
-    return state.status not in TERMINAL and not state.awaits
+    return state.status not in TERMINAL and not state.awaits and append.permits is None and not state.permits
 
 
 async def _append_many(session: Session, sent: Numbered, results: list[EntryResult]) -> None:
@@ -341,9 +303,12 @@ async def _set_index(session: Session, entry: SetIndex) -> bool | WaitCycle:
         if known is not None and await _closes_a_circle(session, known[0], entry.state):
             return WaitCycle()
     values = (*state_values(entry.state), *tail, session.worker, session.worker)
+    await limits.keep(session, entry.locator, entry.state)
     if await session.run(UPDATE_IF_AT_TAIL, values) != 1:
+        await limits.keep_no_more(session, entry.locator, entry.state)
         return False
     await awaits.register(session, entry.locator, entry.state, checked=True)
+    await limits.stand_in_line(session, entry.locator, entry.state)
     return True
 
 
@@ -357,17 +322,23 @@ async def _append(session: Session, append: Append) -> AppendResult:
     if not await session.rows(APPEND, [*_next_arrays([append]), session.worker, session.worker]):
         return await why_lost(session, append)
     if append.token and await _closes_a_circle(session, append.run_id, append.index):
-        place = (append.locator, append.first_seq)
-        await session.run("DELETE FROM @journal WHERE run = %s AND first_seq = %s", place)
+        await session.run(TAKE_BACK, (append.locator, append.first_seq))
         return WaitCycle()
+    if append.permits is not None:
+        full = await limits.take_now(session, append.locator, append.permits)
+        if full is not None:
+            await session.run(TAKE_BACK, (append.locator, append.first_seq))
+            return full
     if append.token == 0 and await session.run(FLAG_OWNED, (append.locator,)):
         return Committed(append.locator)
     state = append.index
     if state is not None and state.status in TERMINAL:
         await session.run(UPDATE_END, (*state_values(state), append.at_us, append.locator))
     elif state is not None:
+        await limits.keep(session, append.locator, state)
         await session.run(UPDATE_STATE, (*state_values(state), append.locator))
         await awaits.register(session, append.locator, state, checked=append.token > 0)
+        await limits.stand_in_line(session, append.locator, state)
     return Committed(append.locator)
 
 
@@ -378,10 +349,10 @@ async def submit(session: Statements, append: Append, new: NewRun) -> AppendResu
     known = await _known(session, append)
     if known is not None:
         return known
-    if append.key is None:
+    if append.key is None and not append.permits:
         return await _submit_here(session, append, new, append.index)
     await session.plain("SAVEPOINT submission")
-    taken = await keys.take(session, append.key, append.at_us)
+    taken = None if append.key is None else await keys.take(session, append.key, append.at_us)
     if taken is not None:
         result: AppendResult = KeyUsed(taken.run_id, taken.input_digest)
     else:
@@ -414,6 +385,10 @@ async def _submit_here(session: Statements, append: Append, new: NewRun, state: 
     if new.waits and new.slot_key is not None:
         await slots.grant_slot(session, new.slot_key, new.pipeline, new.tenant, append.at_us)
     await awaits.register(session, locator, state)
+    if append.permits or state.permits:
+        full = await limits.enter(session, locator, append.permits or (), state)
+        if full is not None:
+            return full
     if ended_us is not None:  # it had to win its slot nevertheless
         await session.run("UPDATE @run SET slot_held = slot_once WHERE n = %s AND slot_held", (locator,))
     return Committed(locator)

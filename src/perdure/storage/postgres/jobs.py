@@ -11,7 +11,8 @@ import psycopg
 
 from perdure.errors import PerdureError, StoreUnavailable
 from perdure.ports.store import Append
-from perdure.storage.postgres.group import Entry, PutSnapshot, SetIndex, apply_group, wakes_others
+from perdure.storage.postgres.entries import Entry, PutSnapshot, SetIndex, wakes_others
+from perdure.storage.postgres.group import apply_group
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.session import Session
 

@@ -14,7 +14,7 @@ from perdure.ports.store import (
 )
 from perdure.storage.ledgers import merged
 from perdure.storage.listing import LIVE, LIVE_STATUS
-from perdure.storage.postgres import awaits
+from perdure.storage.postgres import awaits, limits
 from perdure.storage.postgres.packed import Texts
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.rows import (
@@ -204,10 +204,12 @@ async def restore_index(
         other = "SELECT 1 FROM @run WHERE slot_key = %s AND pipeline = %s AND tenant = %s AND slot_held AND n <> %s"
         held = await session.one(other, (new.slot_key, new.pipeline, new.tenant, n)) is None
     await session.run(_RESTORE, (n, *new_values(new, slot_held=held)))
+    await limits.keep(session, n, state)
     await session.run(
         f"UPDATE @run SET {STATE_ASSIGNMENTS}, ended_us = %s WHERE n = %s", (*state_values(state), ended_us, n)
     )
     await awaits.register(session, n, state)
+    await limits.stand_in_line(session, n, state)
     kept = ledger_values((state,))
     if kept is not None:
         await session.run(INSERT_LEDGERS, kept)

@@ -27,7 +27,9 @@ STATE = {
 """Columns of `run` that change, always written together, and how many of each travel."""
 STATE_COLUMNS = ", ".join(STATE)
 STATE_VALUES = ", ".join(["%s"] * len(STATE))
-STATE_ASSIGNMENTS = f"{', '.join(f'{name} = %s' for name in STATE)}, attention = false, awaiting = NULL"
+STATE_ASSIGNMENTS = (
+    f"{', '.join(f'{name} = %s' for name in STATE)}, attention = false, awaiting = NULL, limited = false"
+)
 
 NEW_COLUMNS = (
     "id, tenant, pipeline, resource, slot_key, slot_once, slot_held, input_digest, submitted_us, deadline_us, waits, "

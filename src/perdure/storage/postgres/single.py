@@ -12,15 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perdure.ports.store import Append, AppendResult, Committed
-from perdure.storage.postgres.group import (
-    Entry,
-    append_values,
-    insert_new,
-    insert_steps,
-    is_plain,
-    wakes_others,
-    why_lost,
-)
+from perdure.storage.postgres.entries import Entry, wakes_others
+from perdure.storage.postgres.group import append_values, insert_new, insert_steps, is_plain, why_lost
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.session import Session
 
@@ -35,12 +28,12 @@ def _are_steps(entries: Sequence[Entry]) -> bool:
     numbers: set[int] = set()
     released = 0
     for e in entries:
-        if type(e) is not Append or not e.token or e.new is not None:
+        if type(e) is not Append or not e.token or e.new is not None or e.permits is not None:
             return False
         numbers.add(e.locator)
         if e.index is not None:
             released += 1
-            if released > 1 or e.index.ledger or e.index.awaits:
+            if released > 1 or e.index.ledger or e.index.awaits or e.index.permits:
                 return False
     return len(numbers) == len(entries)
 

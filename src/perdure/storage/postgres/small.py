@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from perdure.ports.store import Deployment, PipelineHold, ScheduleState
+from perdure.storage.postgres import limits
+from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.session import Session
 
 # --- the registry
@@ -38,21 +40,27 @@ async def deploy(session: Session, new: Deployment) -> bool:
 _HOLD_COLUMNS = "pipeline, actor, note, at_us, released_us, released_by, release_note"
 
 
-async def hold(session: Session, new: PipelineHold) -> bool:
+async def hold(session: Session, place: Place, new: PipelineHold) -> bool:
     """Insert unless the pipeline is held already."""
     statement = (
         "INSERT INTO @pipeline_hold (pipeline, actor, note, at_us) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING"
     )
-    return await session.run(statement, (new.pipeline, new.actor, new.note, new.at_us)) == 1
+    held = await session.run(statement, (new.pipeline, new.actor, new.note, new.at_us)) == 1
+    if held:
+        await limits.give_back(session, place, new.pipeline)
+    return held
 
 
-async def release(session: Session, pipeline: str, actor: str, note: str, at_us: int) -> bool:
+async def release(session: Session, place: Place, pipeline: str, actor: str, note: str, at_us: int) -> bool:
     """End the hold of a pipeline, if it has one; it stays on record."""
     statement = (
         "UPDATE @pipeline_hold SET released_us = %s, released_by = %s, release_note = %s "
         "WHERE pipeline = %s AND released_us = 0"
     )
-    return await session.run(statement, (at_us, actor, note, pipeline)) == 1
+    released = await session.run(statement, (at_us, actor, note, pipeline)) == 1
+    if released:
+        await limits.mend(session, place, at_us)
+    return released
 
 
 async def holds(session: Session, history: bool) -> list[PipelineHold]:

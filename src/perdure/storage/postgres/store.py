@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
 from perdure.errors import PerdureError, StoreUnavailable
 from perdure.ports.joining import CallerConnection
+from perdure.ports.records import LimitUse
 from perdure.ports.store import (
     Append,
     AppendResult,
@@ -36,8 +37,8 @@ from perdure.ports.store import (
     WaitingRuns,
     WorkerRow,
 )
-from perdure.storage.postgres import awaits, keys, listing, queries, retention, slots, small, turns, workers
-from perdure.storage.postgres.group import PutSnapshot, SetIndex
+from perdure.storage.postgres import awaits, keys, limits, listing, queries, retention, slots, small, turns, workers
+from perdure.storage.postgres.entries import PutSnapshot, SetIndex
 from perdure.storage.postgres.jobs import Job, Work
 from perdure.storage.postgres.joined import JoinedTransaction, join
 from perdure.storage.postgres.listen import Listener
@@ -299,6 +300,9 @@ class PostgresStore:
     async def ledgers(self) -> Sequence[LedgerCount]:
         return await self._read(queries.ledgers)
 
+    async def limits(self) -> Sequence[LimitUse]:
+        return await self._read(limits.uses)
+
     async def anybody_waits(self) -> bool:
         return await self._read(awaits.anybody_waits)
 
@@ -361,16 +365,22 @@ class PostgresStore:
         return await self._write(lambda s: small.deploy(s, deployment))
 
     async def hold_pipeline(self, hold: PipelineHold, /) -> bool:
-        return await self._write(lambda s: small.hold(s, hold))
+        return await self._write(lambda s: small.hold(s, self.place, hold))
 
     async def release_pipeline(self, pipeline: str, actor: str, note: str, at_us: int, /) -> bool:
-        return await self._write(lambda s: small.release(s, pipeline, actor, note, at_us))
+        return await self._write(lambda s: small.release(s, self.place, pipeline, actor, note, at_us))
 
     async def put_schedule(self, new: ScheduleState, known: ScheduleState | None, /) -> bool:
         return await self._write(lambda s: small.put_schedule(s, new, known))
 
     async def grant_slots(self, now_us: int, /) -> int:
         return await self._write(lambda s: slots.grant_slots(s, now_us))
+
+    async def resize_limits(self, bounds: Mapping[str, int], /) -> None:
+        await self._write(lambda s: limits.resize(s, self.place, bounds))
+
+    async def grant_permits(self, now_us: int, /) -> int:
+        return await self._write(lambda s: limits.mend(s, self.place, now_us))
 
     async def claim_key(self, key: SubmissionKey, now_us: int, /) -> SubmissionKey:
         return await self._write(lambda s: keys.claim(s, key, now_us))

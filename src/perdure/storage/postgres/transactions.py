@@ -21,7 +21,8 @@ from psycopg.rows import tuple_row
 from perdure.errors import InvalidArgument, StoreUnavailable, StoreUnusable
 from perdure.ports.joining import TransactionEnded, TransactionLost
 from perdure.ports.store import Append, AppendResult, Committed, Trouble
-from perdure.storage.postgres.group import apply_group, wakes_others
+from perdure.storage.postgres.entries import wakes_others
+from perdure.storage.postgres.group import apply_group
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.readers import Readers
 from perdure.storage.postgres.session import Row, Session, explained

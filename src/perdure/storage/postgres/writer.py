@@ -17,7 +17,8 @@ import psycopg
 from perdure.errors import InvalidArgument, PerdureError, StoreUnavailable, StoreUnusable
 from perdure.ports.store import Trouble
 from perdure.storage.postgres.aside import Aside
-from perdure.storage.postgres.group import Entry, SlotMoved, apply_group, wakes_others
+from perdure.storage.postgres.entries import Entry, wakes_others
+from perdure.storage.postgres.group import SlotMoved, apply_group
 from perdure.storage.postgres.jobs import Blocked, Job, Work, answer, parts, refuse, transaction
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.schema import prepare

@@ -29,7 +29,7 @@ from perdure.ports.store import (
     Snapshot,
     WaitCycle,
 )
-from perdure.storage.sqlite import keys
+from perdure.storage.sqlite import keys, limits
 from perdure.storage.sqlite.awaits import closes_a_circle, register
 from perdure.storage.sqlite.rows import (
     DIGEST,
@@ -115,6 +115,7 @@ _AT_TAIL = (
 )
 UPDATE_IF_AT_TAIL = f"UPDATE run SET {STATE_ASSIGNMENTS} WHERE {_AT_TAIL}"
 ID_AT_TAIL = f"SELECT id FROM run WHERE {_AT_TAIL}"
+TAKE_BACK = "DELETE FROM journal WHERE run = ? AND first_seq = ?"
 FLAG_OWNED = "UPDATE run SET attention = 1 WHERE n = ? AND worker IS NOT NULL"
 PUT_SNAPSHOT = """
     INSERT OR REPLACE INTO snapshot (run, row_seq, row_hash, version, reducer, data)
@@ -142,7 +143,7 @@ def apply_group(con: sqlite3.Connection, entries: Sequence[Entry]) -> list[Entry
             rest.append((place, entry))
         elif entry.new is not None:
             (new if is_plain(entry, entry.new) else rest).append((place, entry))
-        elif entry.locator not in ordered and not (entry.index is not None and entry.index.awaits):
+        elif entry.locator not in ordered and _is_simple(entry):
             many.append((place, entry))
         else:
             rest.append((place, entry))
@@ -165,7 +166,13 @@ def is_plain(append: Append, new: NewRun) -> bool:
     state = append.index
     if append.key is not None or new.waits or state is None:
         return False
-    return state.status not in TERMINAL and not state.awaits
+    return state.status not in TERMINAL and not state.awaits and append.permits is None and not state.permits
+
+
+def _is_simple(append: Append) -> bool:
+    """Whether an append to a known run may be inserted together with others."""
+    state = append.index
+    return append.permits is None and (state is None or not (state.awaits or state.permits))
 
 
 def _put_ledgers(cursor: sqlite3.Cursor, entries: Sequence[Entry]) -> None:
@@ -255,10 +262,15 @@ def _set_index(cursor: sqlite3.Cursor, entry: SetIndex) -> bool | WaitCycle:
         known = one(cursor.connection, ID_AT_TAIL, tail)
         if known is not None and _closes_a_circle(cursor.connection, known[0], entry.state):
             return WaitCycle()
+    standing = limits.keep(cursor, entry.locator, entry.state) if entry.state.permits else None
     cursor.execute(UPDATE_IF_AT_TAIL, (*state_values(entry.state), *tail))
     if cursor.rowcount != 1:
+        if entry.state.permits:
+            limits.keep_no_more(cursor, entry.locator)
         return False
     register(cursor, entry.locator, entry.state, checked=True)
+    if entry.state.permits:
+        limits.register(cursor, entry.locator, entry.state, standing)
     return True
 
 
@@ -273,8 +285,14 @@ def _append(cursor: sqlite3.Cursor, append: Append) -> AppendResult:
     if cursor.rowcount != 1:
         return _why_lost(cursor.connection, append)
     if append.token and _closes_a_circle(cursor.connection, append.run_id, append.index):
-        cursor.execute("DELETE FROM journal WHERE run = ? AND first_seq = ?", (append.locator, append.first_seq))
+        cursor.execute(TAKE_BACK, (append.locator, append.first_seq))
         return WaitCycle()
+    if append.permits is not None:
+        full = limits.refused(cursor.connection, append.locator, append.permits, append.at_us)
+        if full is not None:
+            cursor.execute(TAKE_BACK, (append.locator, append.first_seq))
+            return full
+        limits.take(cursor, append.locator, append.permits, append.at_us)
     _append_index(cursor, append)
     return Committed(append.locator)
 
@@ -297,8 +315,11 @@ def _write_state(cursor: sqlite3.Cursor, locator: int, state: IndexState, at_us:
     if state.status in TERMINAL:
         cursor.execute(UPDATE_END, (*state_values(state), at_us, locator))
     else:
+        standing = limits.keep(cursor, locator, state) if state.permits else None
         cursor.execute(UPDATE_STATE, (*state_values(state), locator))
         register(cursor, locator, state, checked=checked)
+        if state.permits:
+            limits.register(cursor, locator, state, standing)
 
 
 def _append_new(cursor: sqlite3.Cursor, append: Append, new: NewRun) -> AppendResult:
@@ -308,10 +329,17 @@ def _append_new(cursor: sqlite3.Cursor, append: Append, new: NewRun) -> AppendRe
         taken = keys.in_force(cursor.connection, append.key, append.at_us)
         if taken is not None and taken.run_id != append.run_id:
             return KeyUsed(taken.run_id, taken.input_digest)
+    if append.permits:
+        cursor.execute("SAVEPOINT submission")
     cursor.execute(INSERT_RUN, new_run_values(new, append.index, append.at_us, append.facts))
     if cursor.rowcount != 1:
         return _why_not_new(cursor.connection, append, new)
     locator = cursor.lastrowid or 0
+    if append.permits:
+        full = limits.refused(cursor.connection, locator, append.permits, append.at_us)
+        if full is not None:
+            cursor.execute("ROLLBACK TO submission")
+            return full
     cursor.execute(
         INSERT_FIRST,
         (
@@ -329,6 +357,8 @@ def _append_new(cursor: sqlite3.Cursor, append: Append, new: NewRun) -> AppendRe
     if new.waits and new.slot_key is not None:
         grant_slot(cursor.connection, new.slot_key, new.pipeline, new.tenant, append.at_us)
     register(cursor, locator, append.index)
+    if append.permits or append.index.permits:
+        limits.enter(cursor, locator, append.permits or (), append.index, append.at_us)
     if append.index.status in TERMINAL:  # it had to win its slot nevertheless
         cursor.execute("UPDATE run SET slot_held = slot_once WHERE n = ? AND slot_held", (locator,))
     return Committed(locator)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 from perdure.ports.store import PipelineHold
+from perdure.storage.sqlite import limits
 
 _COLUMNS = "pipeline, actor, note, at_us, released_us, released_by, release_note"
 
@@ -13,19 +14,22 @@ def hold(con: sqlite3.Connection, new: PipelineHold) -> bool:
     """Insert unless the pipeline is held already."""
     values = (new.pipeline, new.actor, new.note, new.at_us)
     statement = "INSERT INTO pipeline_hold (pipeline, actor, note, at_us) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
-    return con.execute(statement, values).rowcount == 1
+    held = con.execute(statement, values).rowcount == 1
+    if held:
+        limits.give_back(con, new.pipeline)
+    return held
 
 
 def release(con: sqlite3.Connection, pipeline: str, actor: str, note: str, at_us: int) -> bool:
     """End the hold of a pipeline, if it has one; it stays on record."""
-    return (
-        con.execute(
-            "UPDATE pipeline_hold SET released_us = ?, released_by = ?, release_note = ? "
-            "WHERE pipeline = ? AND released_us = 0",
-            (at_us, actor, note, pipeline),
-        ).rowcount
-        == 1
-    )
+    released = con.execute(
+        "UPDATE pipeline_hold SET released_us = ?, released_by = ?, release_note = ? "
+        "WHERE pipeline = ? AND released_us = 0",
+        (at_us, actor, note, pipeline),
+    ).rowcount
+    if released:
+        limits.mend(con, at_us)
+    return released == 1
 
 
 def holds(con: sqlite3.Connection, history: bool) -> list[PipelineHold]:

@@ -19,7 +19,7 @@ from perdure.ports.store import (
 from perdure.storage import labels
 from perdure.storage.ledgers import Counted, merged
 from perdure.storage.listing import LIVE, LIVE_STATUS
-from perdure.storage.sqlite import awaits
+from perdure.storage.sqlite import awaits, limits
 from perdure.storage.sqlite.rows import (
     INSERT_LEDGER,
     JOURNAL_COLUMNS,
@@ -249,8 +249,10 @@ def restore_index(
             labels.stored(new.annotations),
         ),
     )
+    standing = limits.keep(con.cursor(), n, state)
     con.execute(f"UPDATE run SET {STATE_ASSIGNMENTS}, ended_us = ? WHERE n = ?", (*state_values(state), ended_us, n))
     awaits.register(con.cursor(), n, state)
+    limits.register(con.cursor(), n, state, standing)
     con.executemany(INSERT_LEDGER, ledger_values((state,)))
     con.execute("DELETE FROM stray WHERE run = ?", (n,))
 

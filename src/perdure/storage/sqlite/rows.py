@@ -29,7 +29,7 @@ JOURNAL_COLUMNS = "first_seq, count, at_us, append_id, hash, CAST(facts AS BLOB)
 
 STATE_ASSIGNMENTS = (
     "status = ?, due_us = ?, worker = ?, token = ?, generation = ?, build = ?, reason = ?, canceling = ?, step = ?, "
-    "version = ?, tail_hash = ?, signature = ?, priority = ?, attention = 0, awaiting = NULL"
+    "version = ?, tail_hash = ?, signature = ?, priority = ?, attention = 0, awaiting = NULL, limited = 0"
 )
 
 

@@ -11,7 +11,7 @@ import sqlite3
 
 from perdure.errors import StoreUnusable
 from perdure.storage import listing
-from perdure.storage.sqlite import awaits
+from perdure.storage.sqlite import awaits, limits
 from perdure.storage.sqlite.busy import patiently
 from perdure.storage.sqlite.listing import IN_INDEX, NAMED
 from perdure.storage.sqlite.slots import WAITING, grant
@@ -41,7 +41,8 @@ SCHEMA = (
     "CREATE UNIQUE INDEX journal_key ON journal (run, first_seq)",
     # Index rows. resource NULL: the slot key or else the run's id.
     # input_digest NULL: the first fact tells it. worker NULL: nobody. waits NULL: it never waits for its slot.
-    # awaiting NULL: it waits for no other run. annotations NULL: it has none.
+    # awaiting NULL: it waits for no other run. annotations NULL: it has none. limited: it has a place under a limit,
+    # or waits for one.
     f"""
     CREATE TABLE run (
         n INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -71,6 +72,7 @@ SCHEMA = (
         signature BLOB NOT NULL,
         priority INTEGER NOT NULL DEFAULT 0,
         waits TEXT,
+        limited INTEGER NOT NULL DEFAULT 0,
         awaiting INTEGER,
         annotations TEXT,
         waits_for TEXT GENERATED ALWAYS AS ({listing.waits_for(WAITING)}) VIRTUAL
@@ -104,6 +106,8 @@ SCHEMA = (
     END
     """,
     *awaits.SCHEMA,
+    # Places under limits [R-11].
+    *limits.SCHEMA,
     # Annotations, each a row in the order of a list; kept by triggers, so that a run without any costs nothing.
     """
     CREATE TABLE annotation (

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sqlite3
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from perdure.errors import InvalidArgument, PerdureError, StoreUnavailable
 from perdure.ports.joining import CallerConnection, Journal, OwnTransaction
+from perdure.ports.records import LimitUse
 from perdure.ports.store import (
     Append,
     AppendResult,
@@ -41,7 +42,7 @@ from perdure.ports.store import (
     WaitingRuns,
     WorkerRow,
 )
-from perdure.storage.sqlite import awaits, holds, keys, listing, queries, retention, schedules, slots, turns
+from perdure.storage.sqlite import awaits, holds, keys, limits, listing, queries, retention, schedules, slots, turns
 from perdure.storage.sqlite.busy import PATIENCE_S
 from perdure.storage.sqlite.group import PutSnapshot, SetIndex
 from perdure.storage.sqlite.mail import Mailbox
@@ -381,6 +382,15 @@ class SqliteStore:
 
     async def grant_slots(self, now_us: int, /) -> int:
         return await self._write(lambda con: slots.grant_slots(con, now_us))
+
+    async def limits(self) -> Sequence[LimitUse]:
+        return await self._read(limits.uses)
+
+    async def resize_limits(self, bounds: Mapping[str, int], /) -> None:
+        await self._write(lambda con: limits.resize(con, bounds))
+
+    async def grant_permits(self, now_us: int, /) -> int:
+        return await self._write(lambda con: limits.mend(con, now_us))
 
     async def anybody_waits(self) -> bool:
         return await self._read(awaits.anybody_waits)

@@ -22,6 +22,7 @@ from perdure.testing.conformance import (
     index,
     journal,
     life,
+    limits,
     listing,
     picks,
     retention,
@@ -44,6 +45,7 @@ CHECKS: tuple[Check, ...] = (
     *retention.CHECKS,
     *submit.CHECKS,
     *schedules.CHECKS,
+    *limits.CHECKS,
     *workers.CHECKS,
     *transactions.CHECKS,
 )
