@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from perdure.ports.records import LimitUse
 from perdure.ports.store import ListPlace, RunCounts, RunFilter, RunPage
 from perdure.storage.memory import MemoryStore
 
 
 class FaultyLists:
-    """The lists of a `FaultyStore`: true, and late like everything else."""
+    """The lists and limits of a `FaultyStore`: true, and late like everything else."""
 
     _inner: MemoryStore
 
@@ -30,3 +31,15 @@ class FaultyLists:
     async def ids_from(self, prefix: str, limit: int, /) -> Sequence[str]:
         await self._read()
         return await self._inner.ids_from(prefix, limit)
+
+    async def limits(self) -> Sequence[LimitUse]:
+        await self._read()
+        return await self._inner.limits()
+
+    async def resize_limits(self, bounds: Mapping[str, int], /) -> None:
+        await self._read()
+        await self._inner.resize_limits(bounds)
+
+    async def grant_permits(self, now_us: int, /) -> int:
+        await self._read()
+        return await self._inner.grant_permits(now_us)

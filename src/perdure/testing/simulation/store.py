@@ -7,13 +7,12 @@ it is answered [J-14]. Only the process may die at any moment.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from perdure.core.journal import NewerJournal
 from perdure.errors import CorruptJournal, StoreUnavailable
 from perdure.ports.joining import CallerConnection, Journal, OwnTransaction
-from perdure.ports.records import LimitUse
 from perdure.ports.store import (
     Append,
     AppendResult,
@@ -326,18 +325,6 @@ class FaultyStore(FaultyLists):
     async def grant_slots(self, now_us: int, /) -> int:
         await self._read()
         return await self._inner.grant_slots(now_us)
-
-    async def limits(self) -> Sequence[LimitUse]:
-        await self._read()
-        return await self._inner.limits()
-
-    async def resize_limits(self, bounds: Mapping[str, int], /) -> None:
-        await self._read()
-        await self._inner.resize_limits(bounds)
-
-    async def grant_permits(self, now_us: int, /) -> int:
-        await self._read()
-        return await self._inner.grant_permits(now_us)
 
     async def anybody_waits(self) -> bool:
         await self._read()
