@@ -214,9 +214,11 @@ def path_of(where: RunFilter, d: Dialect) -> Path:
     if where.tenant not in (None, "default"):
         groups.add("tenant <> 'default'")
         groups.add("tenant = ?", where.tenant or "")
-    if where.pipeline is not None:
+    columns: tuple[str, ...] = ("pipeline", "status")
+    if where.pipeline is not None:  # and no comparison of its column: that would be a walk through all that are equal
         groups.add("pipeline = ?", where.pipeline)
-    found = Groups(groups.sql, groups.values, ("pipeline", "status"), where.statuses)
+        columns = ("status",)
+    found = Groups(groups.sql, groups.values, columns, where.statuses)
     return Path((_owned(where, d),), (found,), decided=where.tenant != "default")
 
 

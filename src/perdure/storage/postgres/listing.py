@@ -146,17 +146,18 @@ def count_queries(where: RunFilter, path: Path, cap: int) -> list[tuple[str, Sql
             f"FROM @run r WHERE {groups.fixed} AND {_same(groups)} AND {bound.sql} ORDER BY {path.at} LIMIT {cap + 1}"
         )
         if path.decided:
+            pipeline: SqlValues = () if where.pipeline is None else (where.pipeline,)
             text = f"""
-                SELECT g.pipeline_, g.status_, c.number, c.number FROM ({combinations}) g
+                SELECT {"?" if pipeline else "g.pipeline_"}, g.status_, c.number, c.number FROM ({combinations}) g
                 CROSS JOIN LATERAL (SELECT count(*) AS number FROM (SELECT 1 {rows}) l) c
             """
-            found.append((_sql(text), (*given, *groups.values, *bound.values), True))
+            found.append((_sql(text), (*pipeline, *given, *groups.values, *bound.values), True))
         else:
             text = f"""
                 SELECT r.pipeline, r.status, count(*), count(*) FILTER (WHERE {wanted.sql}) FROM ({combinations}) g
                 CROSS JOIN LATERAL (SELECT n AS n_ {rows}) l CROSS JOIN LATERAL {_ROW.format("l")} r GROUP BY 1, 2
             """
-            group = groups.columns == ("pipeline", "status")
+            group = groups.columns[-1] == "status"
             found.append((_sql(text), (*wanted.values, *given, *groups.values, *bound.values), group))
     return found
 

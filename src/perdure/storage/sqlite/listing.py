@@ -76,15 +76,22 @@ def _window(con: sqlite3.Connection, where: RunFilter, path: Path, window: Windo
     return [(at_us, n, n in fit) for at_us, n in found]
 
 
-def _streams(con: sqlite3.Connection, path: Path) -> Iterator[tuple[Stream, tuple[str, ...]]]:
-    """The streams of a path, those of its groups included, with what the group is of."""
+def _streams(
+    con: sqlite3.Connection, path: Path, pipeline: str | None = None
+) -> Iterator[tuple[Stream, tuple[str, str] | None]]:
+    """The streams of a path, those of its groups included, with the pipeline and status that a group is of.
+
+    Args:
+        pipeline: the one asked for.
+    """
     for stream in path.streams:
-        yield stream, ()
+        yield stream, None
     for groups in path.groups:
         equal = " AND ".join(f"{name} = ?" for name in groups.columns)
         for values in _combinations(con, groups):
             if not groups.only or values[-1] in groups.only:
-                yield Stream(f"{groups.fixed} AND {equal}", (*groups.values, *values)), values
+                key = (pipeline or values[0], values[-1]) if groups.columns[-1] == "status" else None
+                yield Stream(f"{groups.fixed} AND {equal}", (*groups.values, *values)), key
 
 
 def _combinations(con: sqlite3.Connection, groups: Groups) -> Iterator[tuple[str, ...]]:
@@ -120,19 +127,19 @@ def count_runs(con: sqlite3.Connection, where: RunFilter, cap: int | None) -> Ru
         return tally.counts()
     path = path_of(where, DIALECT)
     bound = bounds(where, path, None, oldest_first=False)
-    for stream, group in _streams(con, path):
+    for stream, group in _streams(con, path, where.pipeline):
         rows = f"FROM {path.table} r WHERE {stream.where} AND {bound.sql} LIMIT {cap + 1}"
-        if group and path.decided:
+        if group is not None and path.decided:
             looked = con.execute(_sql(f"SELECT count(*) FROM (SELECT 1 {rows})"), (*stream.values, *bound.values))
             number: int = looked.fetchone()[0]
-            tally.add([(group[0], group[1], number, number)], group=True)
+            tally.add([(*group, number, number)], group=True)
         else:
             counted = (
                 f"SELECT pipeline, status, count(*), sum({wanted.sql}) FROM (SELECT {path.number} AS k {rows}) w "
                 "CROSS JOIN @run r ON r.n = w.k GROUP BY 1, 2"
             )
             values = (*wanted.values, *stream.values, *bound.values)
-            tally.add(con.execute(_sql(counted), values), group=len(group) == 2)
+            tally.add(con.execute(_sql(counted), values), group=group is not None)
     return tally.counts()
 
 
