@@ -80,10 +80,18 @@ class PostgresServer:
 
     def kill(self) -> None:
         """Kill its first process, as the system does when memory is short; the others end by themselves."""
-        os.kill(int((self.data / "postmaster.pid").read_text().split()[0]), signal.SIGKILL)
+        lock = self.data / "postmaster.pid"
+        first = lock.read_text().split()[0]
+        family = [first, *_ps("-o", "pid=", "--ppid", first)]
+        os.kill(int(first), signal.SIGKILL)
+        while any(not state.startswith("Z") for state in _ps("-o", "stat=", "-p", ",".join(family))):
+            pass
+        lock.unlink()  # where nobody buries the dead, the server would take its number for alive
+        (self.folder / ".s.PGSQL.5432.lock").unlink()
 
     def keep(self) -> None:
         """Copy its data. It has to be stopped."""
+        shutil.rmtree(self.folder / "kept", ignore_errors=True)
         self._copy(self.data, self.folder / "kept")
 
     def lose(self) -> None:
@@ -131,6 +139,10 @@ class PostgresServer:
                 f"{program} failed: {done.stderr or ''}\n{log.read_text()[-2000:] if log.exists() else ''}"
             )
         return done.stdout or ""
+
+
+def _ps(*arguments: str) -> list[str]:
+    return subprocess.run(["ps", *arguments], check=False, stdout=subprocess.PIPE, text=True).stdout.split()
 
 
 def _wheel() -> Path:

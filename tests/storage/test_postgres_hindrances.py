@@ -254,3 +254,14 @@ async def test_a_full_server_is_named_and_readers_take_turns(postgres: PostgresS
 async def open_and_close(url: str) -> None:
     async with opened_client(url) as store:
         await store.info()
+
+
+async def test_a_database_that_is_empty_by_now_is_refused(postgres: PostgresServer) -> None:
+    """The schema is gone, as behind a URL that leads elsewhere by now: no new store is made under a worker's feet."""
+    async with opened(postgres.url(schema="vanished")) as store:
+        draft = await claimed(store, "run-1")
+        postgres.sql("DROP SCHEMA vanished CASCADE")
+        postgres.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'perdure'")
+        with pytest.raises(StoreUnusable, match=r"empty by now|does not exist"):
+            await soon(store.append(draft.next(token=1)))
+    assert postgres.sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'vanished'").strip() == "0"

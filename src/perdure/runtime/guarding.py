@@ -91,6 +91,19 @@ async def _let_go(host: Host, run_id: str, error: BaseException) -> int | None:
     return None
 
 
+async def give_back(host: Host, run_id: str) -> None:
+    """Make a run due that the index calls this worker's, claimed, and that this worker does not have [R-16].
+
+    It had it, and let it go or ended it; then the server came back without those last rows [J-2].
+    """
+    try:
+        await _due_later(host, run_id, host.system.now_us())
+    except _TailMoved:
+        return  # somebody appended: it is looked at again with the next beat
+    except (CorruptJournal, NewerJournal) as problem:
+        await quarantine(host, run_id, problem)
+
+
 class _TailMoved(Exception):  # a signal: somebody appended first
     """Read the run again."""
 

@@ -58,5 +58,6 @@ class Lease:
         while not self.holds:
             if self.over:
                 raise Lost
-            self._renewed = asyncio.Event()
+            if self._renewed is None or self._renewed.is_set():  # one for all who wait
+                self._renewed = asyncio.Event()
             await self._renewed.wait()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from perdure.core.silence import Silence
 from perdure.ports.store import WorkerRow
+from perdure.runtime.guarding import give_back
 from perdure.runtime.host import Host
 from perdure.runtime.registry import own_generation
 from perdure.runtime.storetime import StoreTime
@@ -193,7 +194,8 @@ class Membership:
                 self._due()
 
     async def _look_for_unknown(self) -> None:
-        """Runs picked by a statement whose answer was lost are nobody's: they are due again [R-16]."""
+        """Runs picked by a statement whose answer was lost are nobody's, nor are claimed ones of which the server lost
+        how they went on: they are due again [R-16, J-2]."""
         host = self._host
         before = self._known()
         owned = await host.store.owned(host.worker)
@@ -203,6 +205,8 @@ class Membership:
         if lost:
             logger.warning("%d runs are this worker's without its knowledge; they are due again", len(lost))
             await host.store.unpick(host.worker, lost, host.system.now_us())
+            for run_id in set(lost) & set(await host.store.owned(host.worker)) - self._known():
+                await give_back(host, run_id)
             self._due()
 
     async def _note_generations(self) -> None:

@@ -295,17 +295,23 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 """What brings a store from version i to i + 1."""
 
 
-async def prepare(session: Session, place: Place) -> str:
+async def prepare(session: Session, place: Place, *, known: bool = False) -> str:
     """Make sure that the schema is there, ours and of this release; the store's random name.
 
     Any number of processes may do this at once: one migrates, in one transaction that ends with its process, and the
     others wait for it.
 
+    Args:
+        known: the store was open before: where there is nothing now, nothing is made.
+
     Raises:
         StoreUnavailable: another process migrates for long.
         StoreUnusable: newer than this release, another program's, or we may not create it.
     """
-    if await _version(session, place) < SCHEMA_VERSION:
+    version = await _version(session, place)
+    if known and version == 0:
+        raise StoreUnusable(f"{place.shown} is empty by now: another database, or an old copy of this one?")
+    if version < SCHEMA_VERSION:
         try:
             await _migrate(session, place)
         except psycopg.errors.LockNotAvailable as error:

@@ -207,7 +207,7 @@ class Writer:
     async def _new_session(self) -> Session:
         session = await Session.connect(self._place)
         try:
-            found = await prepare(session, self._place)
+            found = await prepare(session, self._place, known=True)
             if found != self._store:
                 raise StoreUnusable(f"{self._place.shown} is another store by now, perhaps restored from a backup")
         except StoreUnusable as error:
