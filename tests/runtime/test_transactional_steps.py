@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -34,6 +36,8 @@ from tests.postgres import PostgresServer
 from tests.runtime.lab import Inv, app, line
 from tests.storage.test_postgres_faults import proxied
 
+WAITS = "FROM pg_locks WHERE NOT granted AND locktype = 'advisory' AND objid = 4711"
+
 
 class Books:
     """A table of the application's, in the database of the store."""
@@ -50,6 +54,23 @@ class Books:
         async with await AsyncConnection.connect(self._conninfo, autocommit=True) as con:
             cursor = await con.execute(text.replace("BOOKS", self.name).encode())
             return await cursor.fetchall() if cursor.description is not None else []
+
+    async def wait_in_commits(self) -> None:
+        """A commit with the entry `late 1` waits for whoever has an advisory lock."""
+        await self.sql(
+            """
+            CREATE FUNCTION BOOKS_wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                IF NEW.entry = 'late 1' THEN PERFORM pg_advisory_xact_lock(4711); END IF; RETURN NULL; END $$;
+            CREATE CONSTRAINT TRIGGER w AFTER INSERT ON BOOKS DEFERRABLE INITIALLY DEFERRED
+                FOR EACH ROW EXECUTE FUNCTION BOOKS_wait();
+            """
+        )
+
+    async def until(self, query: str) -> None:
+        """Wait until a query finds something."""
+        async with asyncio.timeout(60):
+            while not await self.sql(query):
+                pass
 
     async def entries(self) -> list[str]:
         return [row[0] for row in await self.sql("SELECT entry FROM BOOKS ORDER BY 1")]
@@ -224,14 +245,7 @@ async def test_backends_that_are_killed(postgres: PostgresServer) -> None:
                 killed.set()
 
         pipeline = line(book)
-        await ledger.sql(
-            """
-            CREATE FUNCTION BOOKS_wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-                IF NEW.entry = 'late 1' THEN PERFORM pg_advisory_xact_lock(4711); END IF; RETURN NULL; END $$;
-            CREATE CONSTRAINT TRIGGER w AFTER INSERT ON BOOKS DEFERRABLE INITIALLY DEFERRED
-                FOR EACH ROW EXECUTE FUNCTION BOOKS_wait();
-            """
-        )
+        await ledger.wait_in_commits()
         async with app(pipeline).engine(store=url) as engine:
             early = await engine.submit(pipeline, "early")
             assert isinstance(await early.result(timeout=60), Succeeded)
@@ -239,13 +253,39 @@ async def test_backends_that_are_killed(postgres: PostgresServer) -> None:
                 await holder.execute("SELECT pg_advisory_xact_lock(4711)")
                 late = await engine.submit(pipeline, "late")
                 await killed.wait()
-                while not await ledger.sql(
-                    "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE NOT granted AND locktype = 'advisory'"
-                ):
-                    pass
+                await ledger.until(f"SELECT pg_terminate_backend(pid) {WAITS}")
             assert isinstance(await late.result(timeout=60), Succeeded)
             assert (await engine.verify()).findings == ()
         assert await ledger.entries() == ["early 2", "late 2"]
+
+
+async def test_a_commit_that_goes_on_when_its_connection_is_gone(postgres: PostgresServer) -> None:
+    """J-14: finding nothing proves nothing while the old session is at it; nobody tries again before it has ended."""
+    url = postgres.url()
+    async with books(url) as ledger:
+        used: list[AsyncConnection[Any]] = []
+
+        @step("book/v1")
+        async def book(inv: Inv) -> None:
+            used.append(await inv.tx(AsyncConnection))
+            await ledger.write(used[-1], f"{inv.input} {inv.attempt}")
+
+        pipeline = line(book)
+        await ledger.wait_in_commits()
+        async with app(pipeline).engine(store=url) as engine:
+            async with await AsyncConnection.connect(conninfo(url)) as holder:
+                await holder.execute("SELECT pg_advisory_xact_lock(4711)")
+                run = await engine.submit(pipeline, "late")
+                await ledger.until(f"SELECT 1 {WAITS}")
+                with socket.socket(fileno=os.dup(used[0].fileno())) as line_of_it:
+                    line_of_it.shutdown(socket.SHUT_RDWR)
+                await ledger.until("SELECT 1 FROM pg_stat_activity WHERE query LIKE 'SELECT pg_xact_status%'")
+                assert (await run.info()).status == "running"
+                assert await ledger.entries() == []
+            assert isinstance(await run.result(timeout=60), Succeeded)
+            assert (await engine.verify()).findings == ()
+        assert await ledger.entries() == ["late 1"]
+        assert len(used) == 1
 
 
 async def test_facts_from_outside_come_first(postgres: PostgresServer) -> None:
