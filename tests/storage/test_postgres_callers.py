@@ -12,8 +12,8 @@ import pytest
 from psycopg.rows import TupleRow
 
 from perdure.errors import StoreUnavailable
-from perdure.ports.store import Committed, Snapshot
-from perdure.testing.conformance.lab import Draft, claimed, expect_journal, owned, put, submitted
+from perdure.ports.store import Committed, IndexState, Snapshot
+from perdure.testing.conformance.lab import T0, Draft, claimed, expect_journal, owned, put, submitted
 from tests.postgres import PostgresServer
 from tests.storage.helpers import soon
 from tests.storage.test_postgres_faults import Troubles, opened
@@ -119,3 +119,21 @@ async def test_a_store_that_is_aborted_waits_for_nobody(postgres: PostgresServer
         with pytest.raises(asyncio.CancelledError):
             await soon(answer)
         await soon(asyncio.gather(*ours, return_exceptions=True))
+
+
+async def test_a_ledger_of_an_open_transaction_stalls_nobody(postgres: PostgresServer) -> None:
+    """D-6, I-1: the first run of a pipeline is a caller's; whoever submits the next one shares its ledger at once."""
+    url = postgres.url()
+    state = IndexState("ready", due_us=T0, signature=b"s" * 16, ledger=b"l")
+    async with opened(url, "w1") as store, outside(url) as caller:
+        joined = await store.join(caller)
+        mine = Draft("run-a")
+        mine.accept(first := mine.submit(state), await joined.append(first))
+        for number in range(3):
+            other = Draft(f"run-b{number}")
+            await put(store, other, other.submit(state))
+        counted = await store.ledgers()
+        assert [(entry.count, entry.ledger) for entry in counted] == [(3, b"l")]
+        await caller.commit()
+        await expect_journal(store, mine)
+        assert [entry.count for entry in await store.ledgers()] == [4]

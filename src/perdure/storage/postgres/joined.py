@@ -86,10 +86,13 @@ class JoinedTransaction:
         self._statements = statements
         self._place = place
         self._keep_ledger = keep_ledger
+        self._kept: set[bytes] = set()
 
     async def append(self, append: Append, /) -> AppendResult:
-        if append.index is not None and append.index.ledger:
-            await self._keep_ledger(append.index)
+        state = append.index
+        if state is not None and state.ledger and state.signature not in self._kept:
+            await self._keep_ledger(state)
+            self._kept.add(state.signature)
         for _ in range(AGAIN):
             try:
                 result = await self._append(append)

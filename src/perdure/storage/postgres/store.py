@@ -66,7 +66,6 @@ class PostgresStore:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._refusal: PerdureError | None = StoreUnavailable(f"the store {place.shown} is not open")
         self._ident = self._name = ""
-        self._ledgers: set[bytes] = set()
         self._engine = False
         self._writer: Writer | None = None
         self._readers: Readers | None = None
@@ -211,9 +210,7 @@ class PostgresStore:
         return await self._transactions.begin()
 
     async def _keep_ledger(self, state: IndexState) -> None:
-        if state.signature not in self._ledgers:
-            await self._read(lambda s: s.run(INSERT_LEDGERS, ledger_values((state,)) or ()))
-            self._ledgers.add(state.signature)
+        await self._read(lambda s: s.run(INSERT_LEDGERS, ledger_values((state,)) or ()))
 
     # --- listeners
 
