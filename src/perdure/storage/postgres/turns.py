@@ -33,25 +33,21 @@ def _kinds(line: str, *, served: bool) -> str:
     first = f"SELECT {_KIND}, due_us FROM @run WHERE {line}"
     order = f"ORDER BY {_KIND}, due_us LIMIT 1"
     if served:
-        start = f"SELECT f.* FROM {_SERVED} CROSS JOIN LATERAL ({first} AND pipeline = v.pipeline {order}) f"
+        start = f"SELECT f.*, v.served FROM {_SERVED} CROSS JOIN LATERAL ({first} AND pipeline = v.pipeline {order}) f"
         step = "pipeline = k.pipeline AND (priority, generation) > (k.priority, k.generation)"
     else:
-        start = f"({first} {order})"
+        start = f"SELECT f.*, {NO_MORE} AS served FROM ({first} {order}) f"
         step = f"({_KIND}) > (k.pipeline, k.priority, k.generation)"
     return f"""
-        WITH RECURSIVE kind ({_KIND}, due_us) AS (
+        WITH RECURSIVE kind ({_KIND}, due_us, served) AS (
             {start}
-            UNION ALL SELECT s.* FROM kind k CROSS JOIN LATERAL ({first} AND {step} {order}) s
+            UNION ALL SELECT s.*, k.served FROM kind k CROSS JOIN LATERAL ({first} AND {step} {order}) s
         )
     """
 
 
-def _free(*, served: bool) -> str:
-    """Which kinds may be due: not held, and of a generation that is served."""
-    known = f" AND k.generation <= (SELECT v.served FROM {_SERVED} WHERE v.pipeline = k.pipeline)" if served else ""
-    return f"k.pipeline <> ALL (ARRAY({_HELD})){known}"
-
-
+_FREE = f"k.generation <= k.served AND k.pipeline <> ALL (ARRAY({_HELD}))"
+"""Which kinds may be due: of a generation that is served, and not held."""
 _NOW = "(SELECT %(now)s::bigint)"
 """As a value that the planner does not know: whatever it were, whoever is due is read in order, from the index."""
 
@@ -65,7 +61,7 @@ def _due(*, served: bool) -> str:
             SELECT due_us, n, id, tenant FROM @run WHERE {line} AND pipeline = k.pipeline AND priority = k.priority
             AND generation = k.generation AND due_us >= k.due_us AND due_us <= {_NOW}
             ORDER BY due_us, n LIMIT %(limit)s
-        ) d WHERE k.due_us <= {_NOW} AND {_free(served=served)})
+        ) d WHERE k.due_us <= {_NOW} AND {_FREE})
         """
         for line, begun in zip(LINES, ("true", "false"), strict=True)
     )
@@ -73,8 +69,7 @@ def _due(*, served: bool) -> str:
 
 def _next_due(*, served: bool) -> str:
     parts = " UNION ALL ".join(
-        f"({_kinds(line, served=served)} SELECT min(k.due_us) AS due_us FROM kind k WHERE {_free(served=served)})"
-        for line in LINES
+        f"({_kinds(line, served=served)} SELECT min(k.due_us) AS due_us FROM kind k WHERE {_FREE})" for line in LINES
     )
     return f"SELECT min(due_us) FROM ({parts}) f"
 
