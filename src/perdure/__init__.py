@@ -12,6 +12,7 @@ from perdure.define.foreach import ForEach
 from perdure.define.invocation import FailedInvocation, Invocation, PureInvocation, UnwindInvocation
 from perdure.define.items import Done, ItemInvocation, ItemReport, More, Settled
 from perdure.define.later import Later
+from perdure.define.limit import Limit
 from perdure.define.loop import Loop
 from perdure.define.output import nothing
 from perdure.define.pipeline import Bound, Pipeline
@@ -127,6 +128,7 @@ __all__ = [
     "ItemInvocation",
     "ItemReport",
     "Later",
+    "Limit",
     "Loop",
     "More",
     "Pipeline",

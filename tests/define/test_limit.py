@@ -13,6 +13,7 @@ from perdure import (
     ForEach,
     Invocation,
     ItemInvocation,
+    Limit,
     Loop,
     More,
     Pipeline,
@@ -21,7 +22,6 @@ from perdure import (
     step,
 )
 from perdure.core.permits import Permit
-from perdure.define.limit import Limit
 
 
 def account(input: str) -> str:
@@ -50,8 +50,6 @@ async def asynchronous(input: str) -> str:
         ({"per_second": "many"}, "per_second must be a number"),
         ({"concurrency": 1, "scope": "machine"}, "scope must be 'store' or 'worker', not 'machine'"),
         ({"in_flight": 1, "scope": "worker"}, "in_flight counts runs across the store"),
-        ({"concurrency": 1, "queue": 5}, "queue goes with in_flight alone"),
-        ({"in_flight": 1, "queue": -5}, "queue must be a whole number of at least 0, not -5"),
         ({"concurrency": 1, "key": "account"}, "key: expected a function"),
         ({"concurrency": 1, "key": asynchronous}, "key: asynchronous is async"),
     ],
@@ -75,7 +73,7 @@ def test_a_limit_is_a_value() -> None:
     assert len({Limit("bank", concurrency=3), Limit("bank", concurrency=3)}) == 1
     assert Limit("api", per_second=4).permit("x") == Permit("api", "x", "rate", 250_000)
     assert Limit("api", scope="worker", per_second=0.5).permit("") == Permit("api", "", "rate", 2_000_000, False)
-    assert Limit("runs", in_flight=4, queue=9).permit("") == Permit("runs", "", "in_flight", 4, True, 9)
+    assert Limit("runs", in_flight=4).permit("") == Permit("runs", "", "in_flight", 4, True)
     assert Permit("api", "x", "rate", 1).words == "limit 'api' key 'x'"
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from perdure import Canceled, Engine, Fail, Retry, Run, Succeeded, UnwindInvocation, step
-from perdure.define.limit import AnyLimit, Limit
+from perdure import AwaitMessage, Canceled, Engine, Fail, Limit, Retry, Run, Succeeded, UnwindInvocation, step
+from perdure.define.limit import AnyLimit
 from perdure.testing.clock import VirtualSystem
 from tests.runtime.lab import Gate, Inv, Line, World, app, line, names, until, virtually
 
@@ -62,7 +63,7 @@ async def submitted(engine: Engine, pipeline: Line, inputs: list[str]) -> list[R
     return [run for run in await engine.submit_many(pipeline, inputs) if isinstance(run, Run)]
 
 
-async def results(runs: list[Run[None]]) -> None:
+async def results(runs: Sequence[Run[Any]]) -> None:
     """Every run succeeds."""
     for run in runs:
         assert isinstance(await run.result(), Succeeded)
@@ -260,12 +261,13 @@ async def test_a_key_that_raises_makes_the_run_invalid(system: VirtualSystem, sc
         assert found.reason == "limit-key-raised: the key of limit 'bank' raised ValueError: no account in x"
 
 
+@SCOPES
 @virtually
-async def test_starts_per_second_are_spread(system: VirtualSystem) -> None:
+async def test_starts_per_second_are_spread(system: VirtualSystem, scope: Any) -> None:
     """R-11: each run is due when its turn comes, not all of them at once, again and again."""
     starts: list[int] = []
 
-    @step("call/v1", limits=(Limit("api", scope="worker", per_second=4),))
+    @step("call/v1", limits=(Limit("api", scope=scope, per_second=4),))
     async def call(inv: Inv) -> None:
         starts.append(world.now_us())
 
@@ -276,3 +278,90 @@ async def test_starts_per_second_are_spread(system: VirtualSystem) -> None:
         await results(runs)
         assert [late - early for early, late in pairwise(starts)] == [250_000] * 8
         assert world.stores[0].calls["load"] < 4 * len(runs)
+
+
+@virtually
+async def test_runs_in_flight_count_while_they_wait(system: VirtualSystem) -> None:
+    """R-11: a run that waits for a message is in flight; the next one does not start its first step before it ends."""
+    entered: list[str] = []
+
+    @step("first/v1")
+    async def first(inv: Inv) -> None:
+        entered.append(inv.input)
+
+    answer = AwaitMessage("answer/v1", name="answer", type=str)
+    pipeline = line(first, answer, limits=(Limit("runs", in_flight=2),))
+    async with World(system).engine(app(pipeline)) as engine:
+        runs = await submitted(engine, pipeline, [str(number) for number in range(4)])
+        await waits_for(runs[3], "limit 'runs'")
+        await engine.idle()
+        assert entered == ["0", "1"]
+        await runs[1].send("answer", "yes")
+        await results([runs[1]])
+        await engine.idle()
+        assert entered == ["0", "1", "2"]
+        await runs[0].cancel()  # one that waits is in flight, too
+        await runs[0].result()
+        await engine.idle()
+        assert entered == ["0", "1", "2", "3"]
+        for run in runs[2:]:
+            await run.send("answer", "yes")
+        await results(runs[2:])
+        assert (await engine.verify()).findings == ()
+
+
+@virtually
+async def test_starts_of_runs_per_second_and_places_at_once(system: VirtualSystem) -> None:
+    """R-11: a rate of the pipeline, and a step with a limit: the runs begin one after the other, and all end."""
+    bank = Bank()
+    bank.gate.go.set()
+
+    @step("pay/v1", limits=(Limit("bank", concurrency=1),))
+    async def pay(inv: Inv) -> None:
+        starts.append(world.now_us())
+        await bank(inv.input)
+
+    starts: list[int] = []
+    pipeline = line(pay, limits=(Limit("begin", per_second=2), Limit("few", in_flight=3)))
+    world = World(system)
+    async with world.engine(app(pipeline)) as engine:
+        await results(await submitted(engine, pipeline, [str(number) for number in range(6)]))
+        assert [late - early for early, late in pairwise(starts)] == [500_000] * 5
+
+
+@SCOPES
+@virtually
+async def test_a_crash_leaves_nothing_taken(system: VirtualSystem, scope: Any) -> None:
+    """R-11, R-16: the next engine's runs find their own places; when all have ended, everything is free."""
+    bank, again = Bank(), Bank()
+    pipeline, later = (paying(place, Limit("bank", scope=scope, concurrency=2)) for place in (bank, again))
+    world = World(system)
+    async with world.engine(app(pipeline)) as engine:
+        runs = await submitted(engine, pipeline, [str(number) for number in range(6)])
+        await bank.gate.until(2)
+        ids = [run.id for run in runs]
+        engine.abort()
+    async with world.engine(app(later)) as engine:
+        await again.gate.until(2)
+        again.gate.go.set()
+        await results([await engine.run(run_id) for run_id in ids])
+        assert again.most == 2
+        assert [use.held + use.waiting for use in await world.stores[-1].limits()] == [0] * (scope == "store")
+
+
+@virtually
+async def test_a_deployment_changes_the_number(system: VirtualSystem) -> None:
+    """R-11, D-4: more places are given at once to those who wait."""
+    bank, again = Bank(), Bank()
+    world = World(system)
+    small, large = paying(bank, Limit("bank", concurrency=1)), paying(again, Limit("bank", concurrency=3))
+    async with world.engine(app(small)) as engine:
+        runs = await submitted(engine, small, ["1", "2", "3", "4"])
+        await waits_for(runs[3], "limit 'bank'")
+        ids = [run.id for run in runs]
+        engine.abort()
+    async with world.engine(app(large)) as engine:
+        await again.gate.until(3)
+        again.gate.go.set()
+        await results([await engine.run(run_id) for run_id in ids])
+        assert again.most == 3

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from perdure import Succeeded, step
-from perdure.define.limit import Limit
+from perdure import Limit, Succeeded, step
 from perdure.storage import open_store
 from tests.runtime.lab import Gate, Inv, app, line
 

@@ -27,6 +27,7 @@ from perdure.cli.commands import (
     init,
     journal,
     ledgers,
+    limits,
     listing,
     pipelines,
     prioritize,
@@ -63,6 +64,7 @@ COMMANDS: dict[str, dict[str, Command]] = {
         "verify": verify.verify,
         "schedules": schedules.schedules,
         "workers": workers.workers,
+        "limits": limits.limits,
     },
     "Evolve": {
         "check": check.check,

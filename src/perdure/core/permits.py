@@ -21,7 +21,6 @@ class Permit(msgspec.Struct, frozen=True, gc=False):
         key: what it counts apart; empty where it counts all together.
         bound: how many there are; of a rate, the microseconds from one start to the next.
         shared: counted across the store; otherwise in this process.
-        queue: how many new runs may wait for it; -1: any number.
     """
 
     limit: str
@@ -29,7 +28,6 @@ class Permit(msgspec.Struct, frozen=True, gc=False):
     kind: LimitKind
     bound: int
     shared: bool = True
-    queue: int = -1
 
     @property
     def words(self) -> str:

@@ -31,10 +31,9 @@ class Limit(Generic[In_contra]):
         scope: where it is counted.
         kind: what it counts.
         bound: how many; of a rate, the microseconds from one start to the next.
-        queue: how many new runs may wait; None: any number.
     """
 
-    __slots__ = ("bound", "id", "key", "kind", "queue", "scope")
+    __slots__ = ("bound", "id", "key", "kind", "scope")
 
     @overload
     def __init__(
@@ -45,7 +44,6 @@ class Limit(Generic[In_contra]):
         concurrency: int | None = ...,
         in_flight: int | None = ...,
         per_second: float | None = ...,
-        queue: int | None = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -57,7 +55,6 @@ class Limit(Generic[In_contra]):
         concurrency: int | None = ...,
         in_flight: int | None = ...,
         per_second: float | None = ...,
-        queue: int | None = ...,
     ) -> None: ...
     def __init__(
         self,
@@ -68,7 +65,6 @@ class Limit(Generic[In_contra]):
         concurrency: int | None = None,
         in_flight: int | None = None,
         per_second: float | None = None,
-        queue: int | None = None,
     ) -> None:
         """Builds and checks the limit.
 
@@ -82,7 +78,6 @@ class Limit(Generic[In_contra]):
             in_flight: so many runs have begun and not ended, whatever they wait for meanwhile.
             per_second: so many starts a second, evenly spread: of attempts where a step names it, of runs where a
                 pipeline does.
-            queue: of `in_flight`: how many new runs may wait for a place; one more is refused with `QueueFull`.
 
         Raises:
             DefinitionError: it could not work; says why.
@@ -102,16 +97,10 @@ class Limit(Generic[In_contra]):
                 f"{where}: in_flight counts runs across the store, for a run may go from one worker to another; the "
                 f"app's `concurrency` bounds the runs of one worker"
             )
-        if queue is not None:
-            if self.kind != "in_flight":
-                raise DefinitionError(f"{where}: queue goes with in_flight alone")
-            _check_count(where, "queue", queue, 0)
-        self.queue = queue
 
     def permit(self, key: str) -> Permit:
         """A place under this limit, for one of its keys."""
-        queue = -1 if self.queue is None else self.queue
-        return Permit(self.id, key, self.kind, self.bound, self.scope == "store", queue)
+        return Permit(self.id, key, self.kind, self.bound, self.scope == "store")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Limit) and self._value() == other._value()
@@ -120,7 +109,7 @@ class Limit(Generic[In_contra]):
         return hash(self.id)
 
     def _value(self) -> tuple[object, ...]:
-        return self.id, self.scope, self.key, self.kind, self.bound, self.queue
+        return self.id, self.scope, self.key, self.kind, self.bound
 
     def __repr__(self) -> str:
         return f"<limit {self.id!r}>"

@@ -25,6 +25,7 @@ from perdure.errors import (
 )
 from perdure.ports.archive import Archive
 from perdure.ports.clock import System
+from perdure.ports.records import LimitUse
 from perdure.ports.store import (
     Deployment,
     IndexState,
@@ -114,6 +115,10 @@ class Client(Submitter, Schedules, Lister):
         """
         found = await workers_of(self._store, self._system.now_us())
         return [worker for worker in found if all or worker.state != "dead"]
+
+    async def limits(self) -> Sequence[LimitUse]:
+        """The limits of the store that are in use, for each of their keys: what is taken, and who waits [R-11]."""
+        return await self._store.limits()
 
     async def deployments(self, pipeline: str | None = None) -> Deployments:
         """The registry of topologies, oldest first [D-4]."""
