@@ -71,6 +71,12 @@ chaos: env ## five minutes of killed workers, a restarted server and deployments
 bench: bench-env ## measure perdure, raw SQLite and a peer side by side; writes benchmarks/RESULTS.md
 	@$(PY) -m benchmarks compare
 
+.PHONY: bench-postgres
+bench-postgres: bench-env ## the same on PostgreSQL, beside DBOS, Restate and Absurd; writes its section of the same page
+	@if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --ignore-scripts \
+	  --prefix .tools/restate @restatedev/restate-server@1.7.12; else echo "no npm here: Restate is left out"; fi
+	@$(PY) -m benchmarks postgres
+
 .PHONY: bench-env
 bench-env: env
 	@sh tools/bootstrap.sh --group bench

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
-from benchmarks.checking import LEDGERS, checking, record
+from benchmarks.checking import LEDGERS, RESULTS, checking, record
 from benchmarks.claiming import claiming, server
 from benchmarks.items import foreach
 from benchmarks.latency import w5
@@ -18,6 +19,7 @@ from benchmarks.micro import micro
 from benchmarks.places import place
 from benchmarks.process import run
 from benchmarks.runs import w1
+from benchmarks.starting import starting
 from benchmarks.submitting import submitting
 from benchmarks.waiting import w4
 from perdure import PerdureError
@@ -32,6 +34,7 @@ WORKLOADS = {
     "foreach": "one step of 10,000 items beside one of 1,000; bars: 8,000 items a second on SQLite, 11 times",
     "claim": "10,000 due runs among 1,000,000 on PostgreSQL, 8 workers; bars: 2 s for all, 3 ms for one alone",
     "list": "pages and counts of 1,000,000 runs, and `check` on them; bars: 5 ms a page, `check` 1 s",
+    "start": "a worker starts where 1,000,000 runs wait on PostgreSQL, until its first step; bar: 0.5 s",
     "micro": "fold, reconcile, plan and append, without a store",
     "raw": "the appends of W1 through the same appender, without an engine, at 1 and 128",
     "bare": "a plain SQLite commit loop",
@@ -45,6 +48,10 @@ def main() -> int:
         from benchmarks.compare import compare
 
         return compare()
+    if arguments.workload == "postgres":
+        from benchmarks.on_postgres import Sizes, on_postgres
+
+        return on_postgres(Sizes().shrunk(arguments.share), arguments.results)
     found: list[Measurement] = []
     try:
         for measurement in measure(
@@ -109,6 +116,9 @@ def measure(
             else:
                 with server(store) as url:
                     yield from run(listing(url, runs=runs or 1_000_000))
+        case "start":
+            with server(store) as url:
+                yield run(starting(url, runs=runs or 1_000_000))
         case "raw":
             for at_once in (1, 128) if concurrency is None else (concurrency,):
                 count = runs or (1_000 if at_once < 8 else 6_000)
@@ -128,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="workloads:\n" + "\n".join(f"  {name:8} {what}" for name, what in WORKLOADS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("workload", choices=[*WORKLOADS, "compare"], metavar="WORKLOAD")
+    parser.add_argument("workload", choices=[*WORKLOADS, "compare", "postgres"], metavar="WORKLOAD")
     parser.add_argument(
         "--store",
         metavar="URL",
@@ -140,6 +150,10 @@ def _parser() -> argparse.ArgumentParser:
         ("--concurrency", "runs at a time"),
     ):
         parser.add_argument(name, type=_positive, metavar="N", help=what)
+    parser.add_argument("--share", type=float, default=1.0, help="postgres: this share of its sizes, for a try")
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS, help="postgres: the page that it writes its section of"
+    )
     parser.add_argument("--record", action="store_true", help="check: write its section of benchmarks/RESULTS.md")
     parser.add_argument("--json", action="store_true", help="one JSON object a line for each measurement")
     return parser

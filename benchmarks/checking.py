@@ -168,11 +168,11 @@ async def checking(where: Place, *, runs: int, ledgers: int) -> Measurement:
     )
 
 
-def section(path: Path = RESULTS) -> str:
-    """This workload's section of the page, an empty line before it; empty where there is none."""
+def section(path: Path = RESULTS, heading: str = HEADING) -> str:
+    """A section of the page, this workload's if no other is named, an empty line before it; empty if there is none."""
     page = path.read_text(encoding="utf-8") if path.exists() else ""
-    _, found, after = page.partition(f"\n{HEADING}\n")
-    return f"\n{HEADING}\n{after.partition(f'{chr(10)}## ')[0].rstrip()}\n" if found else ""
+    _, found, after = page.partition(f"\n{heading}\n")
+    return f"\n{heading}\n{after.partition(f'{chr(10)}## ')[0].rstrip()}\n" if found else ""
 
 
 def record(found: list[Measurement], path: Path = RESULTS) -> None:

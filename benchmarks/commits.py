@@ -7,6 +7,7 @@ marks and syncs are equally many.
 from __future__ import annotations
 
 import struct
+from contextlib import closing
 from pathlib import Path
 
 from benchmarks.pipelines import app_of, trivial
@@ -52,10 +53,15 @@ class CommitCounter:
 async def commits_per_run(where: Place, *, steps: int, concurrency: int) -> float | None:
     """Durable commits that one run of `steps` steps costs, submission included, counted in a short pass of its own.
 
-    None on a store that is not a SQLite file.
+    On PostgreSQL the transactions that wrote the journal are counted afterwards. None on a store in memory.
     """
     from benchmarks.runs import measure_slice
 
+    if where.kind == "postgresql":
+        from benchmarks.written import Counters
+
+        with closing(Counters(where.url)) as server:
+            return server.commits() / (server.rows() / (steps + 1))
     if where.path is None:
         return None
     pipeline = trivial(steps)

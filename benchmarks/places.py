@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from perdure import App, InvalidArgument
@@ -26,25 +26,43 @@ class Place:
 
     async def prepare(self) -> None:
         """Create the store's tables, so that `bytes_written` counts only what comes after."""
-        if self.path is not None:
+        if self.kind != "memory":
             async with App(store=self.url).client():
                 pass
             self.empty_bytes = self._size()
 
     def bytes_written(self) -> int | None:
         """Bytes of the closed store beyond those of an empty one."""
-        return None if self.path is None else self._size() - self.empty_bytes
+        return None if self.kind == "memory" else self._size() - self.empty_bytes
 
     def _size(self) -> int:
+        if self.kind == "postgresql":
+            from benchmarks.written import Counters
+
+            with closing(Counters(self.url)) as server:
+                return server.bytes()
         return sum(os.path.getsize(name) for name in self._files())
 
     def _files(self) -> list[str]:
         return [name for suffix in SUFFIXES if self.path is not None and os.path.exists(name := f"{self.path}{suffix}")]
 
     def remove(self) -> None:
-        """Delete the store's files."""
+        """Delete the store's files, or its schema."""
+        if self.kind == "postgresql":
+            from benchmarks.written import Counters
+
+            with closing(Counters(self.url)) as server:
+                server.remove()
         for name in self._files():
             os.unlink(name)
+
+
+def _refuse_what_is_there(url: str) -> None:
+    from benchmarks.written import Counters
+
+    with closing(Counters(url)) as server:
+        if server.is_there():
+            raise InvalidArgument("that schema exists; benchmarks start on an empty store and remove it afterwards")
 
 
 @contextmanager
@@ -61,6 +79,8 @@ def place(url: str | None) -> Iterator[Place]:
         found = Place(url or f"sqlite:///{folder}/bench.db")
         if found.path is not None and found.path.exists():
             raise InvalidArgument(f"{found.path} exists; benchmarks start on an empty store and remove it afterwards")
+        if found.kind == "postgresql":
+            _refuse_what_is_there(found.url)
         try:
             yield found
         finally:

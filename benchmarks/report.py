@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def write_report(findings: Findings, path: Path) -> list[Bar]:
     """Write the page; the bars with what was measured. The section of a workload that records itself stays."""
     bars = bars_of(findings)
-    path.write_text(page(findings, bars) + section(path), encoding="utf-8")
+    path.write_text(page(findings, bars) + section(path) + section(path, "## PostgreSQL"), encoding="utf-8")
     return bars
 
 

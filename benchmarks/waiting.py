@@ -60,7 +60,7 @@ async def w4(where: Place, *, runs: int) -> Measurement:
     The clock starts with the start of the new process, so interpreter and imports count. Two runs are awaited: one
     that became due while no worker was there, and one that is submitted to the new worker.
     """
-    if where.path is None:
+    if where.kind == "memory":
         raise RuntimeError("W4 needs a store that outlives its worker")
     await where.prepare()
     first = Worker("fill", where.url, runs)

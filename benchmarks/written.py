@@ -81,6 +81,14 @@ class Counters:
             self._place.schema,
         )
 
+    def is_there(self) -> bool:
+        """Whether the schema is."""
+        return self._number("SELECT 1 FROM pg_namespace WHERE nspname = %s", self._place.schema) == 1
+
+    def remove(self) -> None:
+        """Remove the schema, with all that is in it."""
+        self._con.execute(f'DROP SCHEMA IF EXISTS "{self._place.schema}" CASCADE'.encode())
+
     def _number(self, sql: str, *values: str) -> int:
         row = self._con.execute(sql.encode(), values or None).fetchone()
         return 0 if row is None or row[0] is None else int(row[0])

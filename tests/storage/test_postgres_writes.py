@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 
 import pytest
@@ -23,7 +23,7 @@ RUNS, STEPS = 4, 5
 
 
 @contextmanager
-def counters(url: str) -> Iterator[Counters]:
+def counters(url: str) -> Generator[Counters]:
     with closing(Counters(url)) as found:
         yield found
 

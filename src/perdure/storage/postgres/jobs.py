@@ -42,7 +42,7 @@ async def transaction(
 
     Args:
         patience_ms: how long it waits for a lock.
-        teller: in whose name others are told of it; empty: they are not.
+        teller: in whose name others are told of it; empty: they are not, nor where `work` returns 0 or False.
 
     Raises:
         Blocked: somebody held a lock for longer; nothing was written.
@@ -50,6 +50,8 @@ async def transaction(
     try:
         await session.plain(f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {patience_ms}")
         result = await work(session)
+        if isinstance(result, int) and not result:
+            teller = ""  # nothing was found to be done
         await session.plain(f"NOTIFY \"{place.channel}\", '{teller}'; COMMIT" if teller else "COMMIT")
     except BaseException:
         if not await session.rolled_back():

@@ -102,6 +102,12 @@ async def take_over(session: Session, now_us: int) -> int:
     )
 
 
+async def has_invalid(session: Session, pipeline: str) -> bool:
+    """Whether there are invalid runs of a pipeline; nearly always there are none."""
+    sql = "SELECT 1 FROM @run WHERE status = 'invalid' AND pipeline = %s LIMIT 1"
+    return await session.one(sql, (pipeline,)) is not None
+
+
 async def wake_invalid(session: Session, pipeline: str, generation: int, build: str | None, now_us: int) -> int:
     """Invalid runs judged by another generation or build become due; without a build, by an older generation."""
     elsewhere = (

@@ -353,6 +353,8 @@ class PostgresStore:
         return await self._write(lambda s: queries.take_over(s, now_us))
 
     async def wake_invalid(self, pipeline: str, generation: int, build: str | None, now_us: int, /) -> int:
+        if not await self._read(lambda s: queries.has_invalid(s, pipeline)):
+            return 0
         return await self._write(lambda s: queries.wake_invalid(s, pipeline, generation, build, now_us))
 
     async def wake_resting(self, pipeline: str, signature: bytes, now_us: int, /) -> int:
