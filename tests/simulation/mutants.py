@@ -23,6 +23,7 @@ from perdure.core.operations import Operation, RunOp
 from perdure.core.projection import Projection, memo_key
 from perdure.core.reconciler import Lists
 from perdure.core.topology import Topology
+from perdure.ports.joining import Journal
 from perdure.ports.store import Append, AppendResult, Committed, IndexState, NewRun, Store
 from perdure.runtime import applying, indexing
 from perdure.runtime.client import Client
@@ -190,7 +191,7 @@ def takes_nothing_over(patch: pytest.MonkeyPatch) -> None:
 
 
 def joins_whatever_occupies_the_slot(patch: pytest.MonkeyPatch) -> None:
-    async def equal(self: Client, submitted: RunSubmitted, run_id: str, digest: bytes) -> bool:
+    async def equal(self: Client, submitted: RunSubmitted, run_id: str, digest: bytes, journal: Journal) -> bool:
         return True
 
     patch.setattr(Client, "_equal", equal)

@@ -15,6 +15,7 @@ from perdure.core.outcomes import Outcome, Postponed
 from perdure.core.projection import Projection
 from perdure.core.reconciler import Lists
 from perdure.core.topology import Topology
+from perdure.ports.joining import Journal
 from perdure.ports.store import Candidate, RunRow, Serving, SubmissionKey
 from perdure.runtime.client import Client
 from perdure.runtime.engine import Engine
@@ -187,7 +188,9 @@ def forgets_keys(patch: pytest.MonkeyPatch) -> None:
 
 
 def gives_other_input_the_run_of_a_key(patch: pytest.MonkeyPatch) -> None:
-    async def under_key(self: Client, submitted: RunSubmitted, key: SubmissionKey, run_id: str, digest: bytes) -> str:
+    async def under_key(
+        self: Client, submitted: RunSubmitted, key: SubmissionKey, run_id: str, digest: bytes, journal: Journal
+    ) -> str:
         return run_id
 
     patch.setattr(Client, "_under_key", under_key)
