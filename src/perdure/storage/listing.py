@@ -32,8 +32,8 @@ WIDER = 5
 SqlValues: TypeAlias = "tuple[str | int, ...]"
 LISTED = "worker IS NULL"
 """Rows of the index by pipeline and status: those nobody owns, so that a claim writes nothing there; others are few."""
-STANDS = "worker IS NULL AND (waits_for <> '' OR step <> '')"
-"""Rows of the index by what runs wait for, and where they stand."""
+STANDS = "worker IS NULL AND (waits_for NOT IN ('', 'time') OR step <> '')"
+"""Rows of the index by what runs wait for, and where they stand. A delayed start is not worth a row: many wait so."""
 LIVE_STATUS = "status NOT IN ('succeeded', 'failed', 'canceled', 'corrupt')"
 LIVE = f"worker IS NULL AND {LIVE_STATUS}"
 """Rows of the index by ledger."""
@@ -207,7 +207,7 @@ def path_of(where: RunFilter, d: Dialect) -> Path:
         kinds: tuple[str, ...] = where.waiting or ("", *WAITS_FOR)
         streams = [Stream(f"waits_for = ? AND step = ? AND {STANDS}", (kind, where.step)) for kind in kinds]
         return Path((*streams, _owned(where, d)))
-    if where.waiting:
+    if where.waiting and "time" not in where.waiting:
         return Path((), tuple(Groups(f"waits_for = ? AND {STANDS}", (kind,), ("step",)) for kind in where.waiting))
     groups = Condition()
     groups.add(LISTED)
@@ -219,7 +219,7 @@ def path_of(where: RunFilter, d: Dialect) -> Path:
         groups.add("pipeline = ?", where.pipeline)
         columns = ("status",)
     found = Groups(groups.sql, groups.values, columns, where.statuses)
-    return Path((_owned(where, d),), (found,), decided=where.tenant != "default")
+    return Path((_owned(where, d),), (found,), decided=where.tenant != "default" and not where.waiting)
 
 
 def _owned(where: RunFilter, d: Dialect) -> Stream:

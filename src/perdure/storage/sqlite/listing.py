@@ -116,6 +116,11 @@ def _combinations(con: sqlite3.Connection, groups: Groups) -> Iterator[tuple[str
                 break
 
 
+def listed(con: sqlite3.Connection) -> list[tuple[str, str]]:
+    """Each pipeline and status of which there are runs that nobody owns."""
+    return [(values[0], values[1]) for values in _combinations(con, Groups(LISTED, (), ("pipeline", "status")))]
+
+
 def count_runs(con: sqlite3.Connection, where: RunFilter, cap: int | None) -> RunCounts:
     """See the port."""
     wanted = condition(where, DIALECT)

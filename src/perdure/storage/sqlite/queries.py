@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perdure.ports.store import (
+    TERMINAL,
     Deployment,
     IndexState,
     JournalRow,
@@ -18,8 +19,9 @@ from perdure.ports.store import (
 )
 from perdure.storage import labels
 from perdure.storage.ledgers import Counted, merged
-from perdure.storage.listing import LIVE, LIVE_STATUS
+from perdure.storage.listing import LISTED, LIVE_STATUS
 from perdure.storage.sqlite import awaits, limits
+from perdure.storage.sqlite.listing import listed
 from perdure.storage.sqlite.rows import (
     INSERT_LEDGER,
     JOURNAL_COLUMNS,
@@ -113,7 +115,7 @@ def wake_invalid(con: sqlite3.Connection, pipeline: str, generation: int, build:
 def wake_resting(con: sqlite3.Connection, pipeline: str, signature: bytes, now_us: int) -> int:
     """Runs that rest with one ledger become due."""
     return con.execute(
-        f"UPDATE run SET due_us = ?1 WHERE {LIVE} AND status = 'ready' AND pipeline = ?2 AND signature = ?3 "
+        f"UPDATE run SET due_us = ?1 WHERE {LISTED} AND status = 'ready' AND pipeline = ?2 AND signature = ?3 "
         f"AND ifnull(due_us > ?1, 1) AND NOT ({WAITING})",
         (now_us, pipeline, signature),
     ).rowcount
@@ -123,23 +125,23 @@ def wake_resting(con: sqlite3.Connection, pipeline: str, signature: bytes, now_u
 
 
 def ledgers(con: sqlite3.Connection) -> list[LedgerCount]:
-    """One pass over an index of live runs, whatever they have behind them and however many have ended."""
-    groups = con.execute(
-        # `n` is that of the row with the least time
-        f"SELECT pipeline, signature, count(*), min(submitted_us), n FROM run WHERE {LIVE} GROUP BY pipeline, signature"
-    ).fetchall()
+    """One pass over the live runs, whatever they have behind them and however many have ended."""
     found: list[Counted] = []
-    for pipeline, signature, count, at_us, n in groups:
-        ledger = one(con, "SELECT CAST(ledger AS BLOB) FROM ledger WHERE signature = ?", (signature,))
-        if ledger is not None:
-            run_id = one(con, "SELECT id FROM run WHERE n = ?", (n,)) or ("",)
-            found.append((pipeline, signature, ledger[0], count, run_id[0], at_us, n))
+    for pipeline, status in listed(con):
+        if status in TERMINAL or status == "corrupt":
             continue
-        alone = con.execute(
-            f"SELECT id, submitted_us, n FROM run WHERE {LIVE} AND pipeline = ? AND signature = ?",
-            (pipeline, signature),
-        )
-        found += [(pipeline, b"", b"", 1, *row) for row in alone]
+        rest = f"FROM run WHERE {LISTED} AND pipeline = ? AND status = ?"
+        groups = con.execute(  # `n` is that of the row with the least time
+            f"SELECT signature, count(*), min(submitted_us), n {rest} GROUP BY signature", (pipeline, status)
+        ).fetchall()
+        for signature, count, at_us, n in groups:
+            ledger = one(con, "SELECT CAST(ledger AS BLOB) FROM ledger WHERE signature = ?", (signature,))
+            if ledger is not None:
+                run_id = one(con, "SELECT id FROM run WHERE n = ?", (n,)) or ("",)
+                found.append((pipeline, signature, ledger[0], count, run_id[0], at_us, n))
+                continue
+            alone = con.execute(f"SELECT id, submitted_us, n {rest} AND signature = ?", (pipeline, status, signature))
+            found += [(pipeline, b"", b"", 1, *row) for row in alone]
     owned = con.execute(
         "SELECT pipeline, ifnull(l.signature, x''), CAST(ifnull(ledger, '') AS BLOB), 1, id, submitted_us, n "
         f"FROM run r LEFT JOIN ledger l ON l.signature = r.signature WHERE worker IS NOT NULL AND {LIVE_STATUS}"

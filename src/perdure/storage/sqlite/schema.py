@@ -90,7 +90,6 @@ SCHEMA = (
     f"WHERE tenant <> 'default' AND {listing.LISTED}",
     f"CREATE INDEX run_resource ON run ({NAMED}, submitted_us) WHERE {IN_INDEX}",
     f"CREATE INDEX run_stands ON run (waits_for, step, submitted_us) WHERE {listing.STANDS}",
-    f"CREATE INDEX run_ledger ON run (pipeline, signature, submitted_us) WHERE {listing.LIVE}",
     "CREATE INDEX run_ended ON run (ended_us) WHERE ended_us IS NOT NULL",
     # Who waits for a slot, and passing it on: with the end of the run that had it, whoever writes that.
     f"CREATE INDEX run_waiting ON run (slot_key, pipeline, tenant, n) WHERE {WAITING}",
