@@ -14,8 +14,8 @@ from tests.storage.helpers import soon
 OVER_S = -1.0
 
 
-async def _waiting(lease: Lease) -> list[asyncio.Future[None]]:
-    waiting = [asyncio.ensure_future(lease.wait()) for _ in range(3)]
+async def _waiting(lease: Lease) -> list[asyncio.Task[None]]:
+    waiting = [asyncio.create_task(lease.wait()) for _ in range(3)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not any(task.done() for task in waiting)

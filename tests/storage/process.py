@@ -48,6 +48,24 @@ async def try_open(path: str, owner: str, user: str = "") -> None:
         say("ok")
 
 
+async def migrate_halfway(url: str) -> None:
+    """Make some of the tables of a store, and come no further."""
+    from perdure.storage.postgres.session import Session
+
+    execute, made = Session.run, 0
+
+    async def run(self: Session, sql: str, values: object = ()) -> int:
+        nonlocal made
+        made += sql.strip().startswith("CREATE TABLE")
+        if made > 4:
+            say("halfway")
+            await asyncio.get_running_loop().create_future()
+        return await execute(self, sql, values)  # type: ignore[arg-type]  # handed on as it came
+
+    type.__setattr__(Session, "run", run)  # in this process alone
+    await open_store(url).open(owner=None)
+
+
 def store_at(place: str) -> Store:
     """The store of a path or a URL."""
     return open_store(place) if "://" in place else SqliteStore(place)
@@ -170,6 +188,7 @@ COMMANDS: dict[str, Callable[..., Coroutine[None, None, None]]] = {
     "hold": hold,
     "try_open": try_open,
     "write_for_ever": write_for_ever,
+    "migrate_halfway": migrate_halfway,
     "write_some": write_some,
     "fill_disk": fill_disk,
     "fork": fork,
