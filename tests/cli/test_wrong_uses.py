@@ -192,6 +192,11 @@ WRONG: dict[str, list[Use]] = {
         ("drain --ledgers missing", U, "--ledgers: missing cannot be read"),
         ("drain --store sqlite:///missing.db", S, "there is no store"),
     ],
+    "limits": [
+        ("limits extra", U, "unexpected extra argument"),
+        ("limits --store sqlite:///missing.db", S, "there is no store"),
+        ("limits --store memory://", U, "lives inside of one process"),
+    ],
     "ledgers": [
         ("ledgers explain", U, "there is nothing to 'explain' about ledgers"),
         ("ledgers list --output x", U, "--output needs export"),
