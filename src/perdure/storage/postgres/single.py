@@ -13,9 +13,28 @@ from collections.abc import Sequence
 
 from perdure.ports.store import Append, AppendResult, Committed
 from perdure.storage.postgres.entries import Entry, wakes_others
-from perdure.storage.postgres.group import append_values, insert_new, insert_steps, is_plain, why_lost
+from perdure.storage.postgres.group import (
+    ALIVE,
+    FITS,
+    NEXT_COLUMNS,
+    append_values,
+    insert_new,
+    insert_steps,
+    is_plain,
+    why_lost,
+)
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.session import Session
+
+_STEP = f"""
+    INSERT INTO @journal ({NEXT_COLUMNS})
+    SELECT {NEXT_COLUMNS} FROM (VALUES (
+        %s::bigint, %s::bigint, %s::bigint, %s::bigint, %s::bytea, %s::bytea, %s::text,
+        %s::bigint, %s::bytea, %s::bigint
+    )) s ({NEXT_COLUMNS}, prev_seq, prev_hash, token)
+    WHERE {FITS} AND {ALIVE} ON CONFLICT DO NOTHING RETURNING run
+"""
+"""One step alone: without arrays it costs both sides a fifth less."""
 
 
 def is_one_statement(entries: Sequence[Entry]) -> bool:
@@ -66,10 +85,19 @@ async def apply_at_once(
     if appends[0].new is not None:
         found = await insert_new(session, appends)
         return [None if (number := found.get(append.run_id)) is None else Committed(number) for append in appends]
-    told = (place.channel, teller) if any(map(wakes_others, entries)) else ()
-    inserted = await insert_steps(session, appends, append_values(session, appends), told)
+    if len(appends) == 1 and appends[0].index is None:
+        inserted = await _insert_step(session, appends[0])
+    else:
+        told = (place.channel, teller) if any(map(wakes_others, entries)) else ()
+        inserted = await insert_steps(session, appends, append_values(session, appends), told)
     # Who inserted nothing is looked up afterwards: whatever came in between, it has lost.
     return [
         Committed(append.locator) if append.locator in inserted else await why_lost(session, append)
         for append in appends
     ]
+
+
+async def _insert_step(session: Session, append: Append) -> set[int]:
+    first = (append.locator, append.first_seq, append.count, append.at_us, append.append_id, append.hash)
+    rest = (append.facts.decode(), append.prev_seq, append.prev_hash, append.token, session.worker, session.worker)
+    return {row[0] for row in await session.rows(_STEP, (*first, *rest))}
