@@ -136,6 +136,13 @@ async def test_no_query_about_due_runs_scans(postgres: PostgresServer) -> None:
         assert {"Seq Scan", "Bitmap Heap Scan"}.isdisjoint(scans), f"{name}: {scans}"
 
 
+async def test_queries_are_not_compiled(postgres: PostgresServer) -> None:
+    """R-7: by its estimates the search for due runs is worth compiling, which would take longer than it does."""
+    session = await Session.connect(Place.of(postgres.url()))
+    assert await session.one("SELECT current_setting('jit')") == ("off",)
+    session.drop()
+
+
 async def test_tenants_with_nothing_due_do_not_hide_others(postgres: PostgresServer) -> None:
     """R-1: tenants are looked at in turn, some at a time; among 300 that only wait, the one that has a run due gets
     its place, although another has 400 due for longer."""
