@@ -38,11 +38,17 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 @dataclass(frozen=True)
 class Mutant:
-    """A broken engine. `rules`: one of them is blamed when it is found, or a rule that begins so."""
+    """A broken engine.
+
+    Attributes:
+        rules: one of them is blamed when it is found, or a rule that begins so.
+        shared: it is one of many workers.
+    """
 
     name: str
     rules: tuple[str, ...]
     apply: Patch
+    shared: bool = False
 
 
 def emits(patch: pytest.MonkeyPatch, emit: Callable[[Projection, list[Fact], Fact, int], None]) -> None:

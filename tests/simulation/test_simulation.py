@@ -14,26 +14,36 @@ from dataclasses import replace
 
 import pytest
 
-from perdure.testing.simulation import KINDS, Report, Violation, simulate
+from perdure.testing.simulation import KINDS, SHARED_KINDS, Report, Violation, simulate
 
 ENOUGH = 200
 """So many seeds have to show every kind of fault."""
 
+SHARED = 40
+"""So many seeds of worlds in which workers share a store are played; they are longer than the others."""
 
-def play(seeds: Iterable[int], note: Callable[[str], None]) -> None:
+
+def play(
+    seeds: Iterable[int],
+    note: Callable[[str], None],
+    kinds: Sequence[str] = KINDS,
+    enough: int = ENOUGH,
+    *,
+    shared: bool = False,
+) -> None:
     """Play seeds; fail on the first that breaks a rule, and on a kind of fault that never happened."""
     tally: Counter[str] = Counter()
     runs = facts = played = 0
     for seed in seeds:
-        report = simulate(seed)
+        report = simulate(seed, shared=shared)
         report.check()
         tally += report.tally
         runs, facts, played = runs + report.runs, facts + report.facts, played + 1
     note(f"{played} seeds, {runs} runs, {facts} facts")
-    for start in range(0, len(KINDS), 6):
-        note(", ".join(f"{kind} {tally[kind]}" for kind in KINDS[start : start + 6]))
-    missing = [kind for kind in KINDS if not tally[kind]]
-    assert played < ENOUGH or not missing, f"never happened in {played} seeds: {missing}"
+    for start in range(0, len(kinds), 6):
+        note(", ".join(f"{kind} {tally[kind]}" for kind in kinds[start : start + 6]))
+    missing = [kind for kind in kinds if not tally[kind]]
+    assert played < enough or not missing, f"never happened in {played} seeds: {missing}"
 
 
 @pytest.mark.long
@@ -41,6 +51,13 @@ def play(seeds: Iterable[int], note: Callable[[str], None]) -> None:
 def test_no_seed_breaks_a_rule(sim_seeds: Sequence[int], note: Callable[[str], None]) -> None:
     """M-1 .. M-17, E-1 .. E-12, U-1 .. U-12, J-1 .. J-16, R-1 .. R-18 under crashes, cancels and redeployments."""
     play(sim_seeds, note)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_no_seed_of_many_workers_breaks_a_rule(sim_seeds: Sequence[int], note: Callable[[str], None]) -> None:
+    """R-2, R-3, R-16, D-4 and the others: pauses, deaths, rolling deployments, clocks an hour off."""
+    play(sim_seeds[:SHARED], note, SHARED_KINDS, SHARED, shared=True)
 
 
 def crash_everywhere(seed: int, turns: int) -> int:
@@ -74,15 +91,26 @@ def test_no_seed_of_many_breaks_a_rule(block: int, note: Callable[[str], None]) 
 
 @pytest.mark.deep
 @pytest.mark.timeout(7200)
+@pytest.mark.parametrize("block", range(10))
+def test_no_seed_of_many_with_many_workers_breaks_a_rule(block: int, note: Callable[[str], None]) -> None:
+    """R-2, R-3: two thousand others."""
+    play(range(30_000 + block * 200, 30_200 + block * 200), note, SHARED_KINDS, shared=True)
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(7200)
 def test_long_plays_break_no_rule() -> None:
     """Few seeds with many turns: long journals, many deployments, many crashes of one run."""
     for seed in range(20_000, 20_100):
         simulate(seed, turns=400).check()
+    for seed in range(20_100, 20_120):
+        simulate(seed, turns=400, shared=True).check()
 
 
 def test_a_seed_is_the_same_play_every_time() -> None:
     """Otherwise a seed that fails could not be played again."""
     assert simulate(11).trace == simulate(11).trace
+    assert simulate(4, shared=True).trace == simulate(4, shared=True).trace
 
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])

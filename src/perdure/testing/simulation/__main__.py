@@ -13,10 +13,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m perdure.testing.simulation", description=__doc__)
     parser.add_argument("seeds", nargs="+", type=int, metavar="SEED")
     parser.add_argument("--trace", action="store_true", help="print everything that happened")
+    parser.add_argument("--shared", action="store_true", help="several workers on one store, not one that owns it")
     arguments = parser.parse_args()
     failed = False
     for seed in arguments.seeds:
-        report = simulate(seed)
+        report = simulate(seed, shared=arguments.shared)
         if arguments.trace:
             print("\n".join(report.trace))
         for violation in report.violations:

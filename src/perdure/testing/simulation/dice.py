@@ -81,6 +81,30 @@ ACTIONS: dict[str, float] = {
 }
 """Weight of each thing that happens at a turn."""
 
+SHARED_CHANCES: dict[str, float] = {
+    "renewal lost": 0.06,
+    "renewal slow": 0.06,
+    "answer to a renewal lost": 0.04,
+    "answer to a pick lost": 0.04,
+    "counters read slowly": 0.05,
+}
+"""The same, where several workers share a store."""
+
+SHARED_ACTIONS: dict[str, float] = {
+    "worker joins": 2.0,
+    "worker paused": 3.0,
+    "renewals fail": 2.0,
+    "all renewals fail": 0.7,
+    "row of a worker deleted": 0.7,
+    "notices lost": 1.0,
+    "code deployed by hand": 0.7,
+    "time passes": 6.0,
+}
+"""What happens in such a world besides, or more often."""
+
+ALONE = frozenset({"crash while starting", "second owner", "clock jumps ahead", "clock jumps back", "index lost"})
+"""What happens only where one engine owns the data."""
+
 COUNTED: tuple[str, ...] = (
     # what came of it, read off the journals
     "attempt lost",
@@ -161,6 +185,19 @@ COUNTED: tuple[str, ...] = (
 KINDS: tuple[str, ...] = (*CHANCES, *(f"action: {name}" for name in ACTIONS), *COUNTED)
 """Everything that has to happen at least once over a run of seeds; zero of a kind means that it is not tested."""
 
+SHARED_KINDS: tuple[str, ...] = (
+    *SHARED_CHANCES,
+    *(f"action: {name}" for name in SHARED_ACTIONS),
+    "worker found dead",
+    "worker goes on under another name",
+    "attempt lost",
+    "attempt interrupted",
+    "run succeeded",
+    "run failed",
+    "run canceled",
+)
+"""What has to happen at least once over a run of seeds of shared worlds."""
+
 CRASHES = frozenset(kind for kind in CHANCES if kind.startswith("crash"))
 
 
@@ -168,6 +205,7 @@ class Dice:
     """Seeded chance, with a tally of what it dealt.
 
     Args:
+        shared: several workers share the store.
         crash_at: instead of by chance, a process dies at exactly that opportunity, counted from 1; 0: at none.
 
     Attributes:
@@ -176,14 +214,17 @@ class Dice:
         crash_points: opportunities for a crash so far.
     """
 
-    def __init__(self, seed: int, crash_at: int | None = None) -> None:
+    def __init__(self, seed: int, crash_at: int | None = None, *, shared: bool = False) -> None:
         self.crash_points = 0
         self._crash_at = crash_at
-        self._random = random.Random(f"simulation {seed}")
+        self._random = random.Random(f"shared simulation {seed}" if shared else f"simulation {seed}")
         self.tally: Counter[str] = Counter()
         self.quiet = False
-        self._chances = {kind: min(0.9, chance * self._stress()) for kind, chance in CHANCES.items()}
-        self._actions = {name: weight * self._stress() for name, weight in ACTIONS.items()}
+        chances = CHANCES | SHARED_CHANCES if shared else CHANCES
+        actions = {name: weight for name, weight in ACTIONS.items() if not shared or name not in ALONE}
+        self._chances = {kind: min(0.9, chance * self._stress()) for kind, chance in chances.items()}
+        actions |= SHARED_ACTIONS if shared else {}
+        self._actions = {name: weight * self._stress() for name, weight in actions.items()}
         self._actions["submit"] = ACTIONS["submit"]
 
     def _stress(self) -> float:

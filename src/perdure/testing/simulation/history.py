@@ -16,6 +16,7 @@ from perdure.core.topology import Topology
 from perdure.ports.store import TERMINAL, Append, AppendResult, IndexState, PipelineHold, WaitCycle
 from perdure.runtime.registry import topologies
 from perdure.storage.memory_data import MemoryData, MemoryRun
+from perdure.testing.simulation.crew import Crew
 from perdure.testing.simulation.designs import RETRIES, condition_holds
 from perdure.testing.simulation.dice import Dice
 from perdure.testing.simulation.judge import Judge
@@ -62,10 +63,12 @@ class History(MemoryData):
         trace: what happened, in order; equal for equal seeds.
         calls: what callers are asking now.
         removed: runs that retention took away.
+        crew: what is known of the workers of a shared store.
     """
 
-    def __init__(self, dice: Dice, now_us: Callable[[], int]) -> None:
-        super().__init__()
+    def __init__(self, dice: Dice, now_us: Callable[[], int], *, shared: bool = False) -> None:
+        super().__init__(shared=shared)
+        self.crew = Crew(self)
         self.judges: dict[str, Judge] = {}
         self.processes: dict[str, ProcessView] = {}
         self.violations: list[Violation] = []
@@ -111,6 +114,7 @@ class History(MemoryData):
         said = " ".join(_short(fact) for fact in facts)
         self.note(f"append {append.run_id[-5:]} {append.first_seq} t{append.token} -> {name}: {said}")
         judge = self.judges.setdefault(append.run_id, Judge(append.run_id, self))
+        self.crew.check_append(append)
         judge.on_append(append, facts)
         self._check_index(append.run_id)
         if append.index is not None and append.index.worker and append.token:
@@ -163,7 +167,8 @@ class History(MemoryData):
                 kind = "canceled" if ended.failure.kind == "canceled" else "failed"
             self._demand(run_id, state.status == kind, "J-11", f"the index says {state.status}, the run {kind}")
         elif state.worker:
-            self._demand(run_id, state.status == "running", "J-11", f"owned and {state.status}")
+            owned = self.shared or state.status == "running"  # shared: perhaps picked, and as it was when it was due
+            self._demand(run_id, owned, "J-11", f"owned and {state.status}")
         else:
             self._demand(run_id, state.status != "running", "R-16", "running without an owner")
             waits = state.due_us is not None or state.status == "held" or (state.status == "invalid" and state.reason)
@@ -215,12 +220,12 @@ class History(MemoryData):
 
     def sleep_us(self, worker: str, pipeline: str, step: str) -> int:
         """How long a sleep takes in the code of that engine; 0 if it has no such sleep."""
-        process = self.processes.get(worker)
+        process = self.process_of(worker)
         return 0 if process is None else process.sleep_us(pipeline, step)
 
     def patience_us(self, worker: str, pipeline: str, step: str) -> int:
         """How long a wait for a message may take in the code of that engine; 0: for ever."""
-        process = self.processes.get(worker)
+        process = self.process_of(worker)
         return 0 if process is None else process.patience_us(pipeline, step)
 
     def holds(self, step: str, submitted: RunSubmitted | None) -> bool:
@@ -234,23 +239,43 @@ class History(MemoryData):
         """What the world saw of an attempt."""
         return self.world.attempts.get(name) if self.world is not None else None
 
-    def lives(self, worker: str) -> bool:
-        """Whether that engine's process lives."""
-        process = self.processes.get(worker)
-        return process is not None and process.alive
+    def delete_worker(self, worker: str) -> None:
+        """A careless hand deletes the row of a worker, which finds out at its next renewal."""
+        member = self.crew.members.get(worker)
+        if self.workers.pop(worker, None) is not None and member is not None:
+            self.note(f"the row of {worker} is deleted")
+            member.by_hand = True
 
-    def process_lives(self, process: int) -> bool:
-        """The same by number."""
-        return any(one.number == process and one.alive for one in self.processes.values())
+    def process_of(self, worker: str) -> ProcessView | None:
+        """The process that works, or worked, as that worker."""
+        return self.processes.get(worker.partition(".")[0])
+
+    def lives(self, worker: str) -> bool:
+        """Whether that engine's process lives, and nobody found the worker dead."""
+        process = self.process_of(worker)
+        return process is not None and process.alive and (not self.shared or self.crew.alive(worker))
+
+    def superseded(self, pipeline: str, generation: int) -> bool:
+        """Whether an engine of that generation may let a run go to a newer one [D-4]."""
+        return self.shared and any(d.pipeline == pipeline and d.generation > generation for d in self.registry)
+
+    def deaf(self, worker: str, since_us: int) -> bool:
+        """Whether that engine could not hear of everything since then."""
+        return self.shared and self.crew.deaf(worker, since_us)
+
+    def check_begins(self, run_id: str, worker: str) -> None:
+        """Blame a worker that begins something past its lease [R-3]."""
+        if self.shared:
+            self.crew.check_begins(run_id, worker)
 
     def draining(self, worker: str) -> bool:
         """Whether that engine starts nothing more."""
-        process = self.processes.get(worker)
+        process = self.process_of(worker)
         return process is None or process.draining
 
     def broken(self, worker: str) -> bool:
         """Whether the code of that engine has a broken output function or condition."""
-        process = self.processes.get(worker)
+        process = self.process_of(worker)
         return process is not None and process.broken
 
     def hold(self, hold: PipelineHold) -> bool:

@@ -39,14 +39,10 @@ from perdure.core.retry import Retry
 from perdure.core.topology import StepSpec, Topology
 from perdure.ports.store import Append
 from perdure.testing.simulation import mail, pauses
-from perdure.testing.simulation.law import Law
+from perdure.testing.simulation.law import NOTICE_US, Law
 from perdure.testing.simulation.ledger import Ledger, Selection
-from perdure.testing.simulation.world import Attempt, AttemptKey
 
 _FROM_OUTSIDE = (RunCancelRequested, RunHeld, RunReleased, RunAbandoned, OperationResolved, MessageReceived)
-
-NOTICE_US = 2_000_000
-"""How long after a durable fact from outside a handler may still be started: being told takes time."""
 
 
 class Judge(Ledger):
@@ -110,6 +106,7 @@ class Judge(Ledger):
         selection = self.next_unwind(self.topology) if self.failure else self.next_forward(self.topology)
         excused = bool(selection.invalid) or self.law.broken(self.worker)
         excused = excused or self.law.held_lately(self.run_id, NOTICE_US)
+        excused = excused or self.law.superseded(self.submitted.pipeline if self.submitted else "", self.generation)
         self.demand(excused, "J-12", f"success of {last.step} was appended without what follows ({selection})")
 
     def _judge(self, fact: Fact, rest: list[Fact]) -> None:
@@ -175,7 +172,8 @@ class Judge(Ledger):
     def _claimed(self, fact: SegmentAttemptStarted) -> None:
         self.demand(fact.token > self.token, "R-3", f"token {fact.token} does not rise above {self.token}")
         self.demand(fact.generation >= self.generation, "D-4", f"generation {fact.generation} after {self.generation}")
-        self.demand(self.law.lives(fact.worker), "R-2", f"{fact.worker} claimed the run and is not alive")
+        lives = self.law.lives(fact.worker) or (self.law.shared and self.seq == 2)  # what is submitted is nobody else's
+        self.demand(lives, "R-2", f"{fact.worker} claimed the run and is not alive")
         if self.submitted is not None:
             self.topology = self.law.topology(self.submitted.pipeline, fact.generation)
 
@@ -301,7 +299,7 @@ class Judge(Ledger):
         match fact.cause:
             case "lost":
                 self.law.count("attempt lost")
-                gone = attempt is None or not self.law.process_lives(attempt.process)
+                gone = attempt is None or not self.law.lives(attempt.worker)
                 gone = gone or (self.was_invalid and attempt is not None and attempt.how != "running")
                 self.demand(gone, "M-17", f"{fact.step}#{fact.attempt} is called lost, and its process lives")
                 if self.lost == 4:
@@ -413,36 +411,3 @@ class Judge(Ledger):
                 self.law.count(name)
         self.ended_line = self.law.line()
         self.law.count("run canceled" if fact.failure.kind == "canceled" else "run failed")
-
-    # --- asked by others
-
-    def check_end(self, name: AttemptKey, attempt: Attempt) -> None:
-        """A handler has ended: a cancel that was durable for long has been told to it [R-12]."""
-        _run_id, phase, step, _number = name
-        since = self.canceled_at_us
-        if phase == "unwind" or since is None or attempt.stopped or attempt.how == "died" or self.failure is not None:
-            return
-        spec = self.spec(step)
-        ran_on_us = self.law.now_us() - max(since, attempt.started_us)
-        late = ran_on_us > NOTICE_US and not (spec is not None and spec.settle)
-        self.demand(
-            not late, "R-12", f"a handler of {step} ran on for {ran_on_us} us after the cancel, and was not told"
-        )
-
-    def check_start(self, name: AttemptKey) -> None:
-        """A handler starts now: nothing known for long may have kept it from starting [R-12]."""
-        _run_id, phase, step, number = name
-        held_us = self.law.held_for_us(self.run_id)
-        self.demand(
-            held_us <= NOTICE_US, "R-17", f"a handler of {step} started {held_us} us after its pipeline was held"
-        )
-        if self.open != (phase, step, number):
-            ended = self.resolved_at_us.get((phase, step))
-            just_now = ended is not None and self.law.now_us() - ended < NOTICE_US
-            known = number <= self.attempts(phase, step)
-            self.demand(known and just_now, "M-8", f"{phase} {step}#{number} started, and is not what is reserved")
-        if phase == "forward" and self.canceled_at_us is not None and self.failure is None:
-            spec = self.spec(step)
-            late = self.law.now_us() - self.canceled_at_us > NOTICE_US
-            settles = spec is not None and spec.settle
-            self.demand(not late or settles, "R-12", f"a handler of {step} started long after the cancel")

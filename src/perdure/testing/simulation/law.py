@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from perdure.core.facts import RunSubmitted
 from perdure.core.retry import Retry
 from perdure.core.topology import Topology
-from perdure.testing.simulation.world import Attempt, AttemptKey
+
+if TYPE_CHECKING:
+    from perdure.testing.simulation.world import Attempt, AttemptKey
+
+
+NOTICE_US = 2_000_000
+"""How long after a durable fact from outside a handler may still be started: being told takes time."""
 
 
 class Law(Protocol):
     """See the module."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether many workers share the store."""
+        ...
 
     def blame(self, run_id: str, rule: str, problem: str) -> None:
         """A rule is broken."""
@@ -62,11 +73,19 @@ class Law(Protocol):
         ...
 
     def lives(self, worker: str) -> bool:
-        """Whether that engine's process lives."""
+        """Whether that engine's process lives, and nobody found the worker dead."""
         ...
 
-    def process_lives(self, process: int) -> bool:
-        """The same by number."""
+    def superseded(self, pipeline: str, generation: int) -> bool:
+        """Whether an engine of that generation may let a run go to a newer one [D-4]."""
+        ...
+
+    def deaf(self, worker: str, since_us: int) -> bool:
+        """Whether that engine could not hear of everything since then."""
+        ...
+
+    def check_begins(self, run_id: str, worker: str) -> None:
+        """Blame a worker that begins something past its lease [R-3]."""
         ...
 
     def draining(self, worker: str) -> bool:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 
-from perdure.define.pipeline import AnyPipeline
 from perdure.errors import PerdureError, StoreUnavailable
+from perdure.ports.store import Serving
 from perdure.runtime.client import Client
 from perdure.testing.clock import VirtualLoop
-from perdure.testing.simulation.calls import Callers, How
-from perdure.testing.simulation.designs import Evolution, first_design
+from perdure.testing.simulation.asking import Asking
 from perdure.testing.simulation.dice import Dice
 from perdure.testing.simulation.history import History
 from perdure.testing.simulation.process import CONCURRENCY, Clock, Process, new_process
 from perdure.testing.simulation.store import FaultyStore
-from perdure.testing.simulation.world import Order, World
+from perdure.testing.simulation.world import World
 
 TURNS = 40
 """Things that happen before everything is left to come to rest."""
@@ -25,29 +23,23 @@ PUNCTUAL_US = 20_000_000
 for a while. Shorter than the time after which the engine looks for what nobody told it."""
 
 
-class Play:
+class Play(Asking):
     """See the module; `run` plays one seed to its end."""
+
+    SHARED = False
 
     def __init__(self, seed: int, loop: VirtualLoop, turns: int = TURNS, crash_at: int | None = None) -> None:
         self.seed = seed
-        self.dice = Dice(seed, crash_at)
-        self.history = History(self.dice, lambda: loop.now_us)
+        dice = Dice(seed, crash_at, shared=self.SHARED)
+        super().__init__(dice, History(dice, lambda: loop.now_us, shared=self.SHARED))
         self.history.on_violation = self._stop
         self.world = World(self.dice, self.history)
         self.history.world = self.world
-        self.callers = Callers(self.dice, self.history)
         self._loop = loop
         self._turns = turns
         self._count = 0
-        self._orders: list[tuple[str, Order]] = []
-        self._pipelines: dict[str, AnyPipeline] = {}
-        self._evolutions = [
-            Evolution([first_design("orders", "live", self.dice)]),
-            Evolution([first_design("errands", self.dice.choice(("once", "none")), self.dice)]),
-        ]
         self._process: Process | None = None
         self._client_store = FaultyStore(self.history, self.dice, "client")
-        self._client: Client | None = None
         self._main: asyncio.Task[None] | None = None
         self._unsettled_until_us = 0
 
@@ -113,7 +105,7 @@ class Play:
         self._client = self._new_client()
         return process
 
-    def _new_client(self) -> Client:
+    def _new_client(self) -> Client | None:
         """The client beside the engine, which knows what was deployed last."""
         return Client(self._client_store, Clock(self._loop, self.seed, -self._count), self._pipelines)
 
@@ -128,6 +120,9 @@ class Play:
             await asyncio.sleep(self.dice.delay_s(2.0))
         await self._start()
         return await self._living()
+
+    def _asked(self) -> Process | None:
+        return self._process
 
     # --- turns
 
@@ -226,93 +221,6 @@ class Play:
         if start:
             await self._start()
 
-    # --- callers
-
-    def _call(self, name: str, work: Callable[[int, Client], Coroutine[object, object, None]]) -> None:
-        """A caller asks the engine, or a client beside it."""
-        process = self._process
-        engine = process.engine if process is not None else None
-        if process is not None and engine is not None and self.dice.maybe(0.6):
-            self.callers.call(name, lambda number: work(number, engine), process.calls)
-        elif self._client is not None:
-            client = self._client
-            self.callers.call(name, lambda number: work(number, client))
-
-    def _resource(self) -> str:
-        return f"r{self.dice.number(0, 4)}"
-
-    async def _submit(self, action: str) -> None:
-        known = self.dice.choice(self._orders) if self._orders else None
-        if known is not None and action == "submit again":
-            pipeline_id, order = known
-        elif known is not None and action == "submit other input":
-            pipeline_id, order = known[0], Order(len(self._orders) + 1_000, known[1].resource)
-        else:
-            pipeline_id = "errands" if self.dice.maybe(0.25) else "orders"
-            order = Order(len(self._orders), self._resource())
-        how = How()
-        match action:
-            case "submit to the queue" | "submit to replace" | "submit or be refused":
-                pipeline_id = "orders"
-                how = {"submit to the queue": How("queue"), "submit to replace": How("replace")}.get(
-                    action, How("reject")
-                )
-            case "submit under a key":
-                pipeline_id, n = "orders", self.dice.number(0, 4)
-                order = Order((5_000 if self.dice.maybe(0.8) else 6_000) + n, f"r{n}")
-                how = How("join" if self.dice.maybe(0.5) else "queue", f"k{n}")
-            case _:
-                pass
-        self._orders.append((pipeline_id, order))
-        delay_s = self.dice.delay_s(120.0) if action == "submit with delay" else None
-        deadline_s = self.dice.delay_s(20.0) if action == "submit with deadline" else None
-        pipeline = self._pipelines[pipeline_id]
-        self._call(
-            action,
-            lambda number, client: self.callers.submit(number, client, pipeline, order, delay_s, deadline_s, how),
-        )
-
-    def _hold_pipeline(self, action: str) -> None:
-        held = sorted(self.history.pipelines_held)
-        if action == "release pipeline" and held:
-            pipeline = self.dice.choice(held)
-            self._call(action, lambda number, client: self.callers.release_pipeline(number, client, pipeline))
-        elif action == "hold pipeline":
-            chosen = self.dice.choice(self._evolutions).now.id
-            self._call(action, lambda number, client: self.callers.hold_pipeline(number, client, chosen))
-
-    def _operate(self, action: str) -> None:
-        runs = [run for run, judge in self.history.judges.items() if judge.ended is None]
-        if self.dice.maybe(0.1) or not runs:
-            runs = [run for run in self.history.judges if run not in self.history.removed]
-        if not runs:
-            return
-        if action == "send" and self.dice.maybe(0.6):
-            runs = [run for run in runs if self.history.judges[run].waiting() is not None] or runs
-        if action == "abandon" and self.dice.maybe(0.6):
-            runs = [run for run in runs if self._invalid(run)] or runs
-        run_id = self.dice.choice(runs)
-        method = {
-            "cancel": self.callers.cancel,
-            "hold": self.callers.hold,
-            "release": self.callers.release,
-            "retry": self.callers.retry,
-            "resolve": self.callers.resolve,
-            "abandon": self.callers.abandon,
-            "send": self.callers.send,
-            "wait for a result": self.callers.result,
-        }[action]
-        self._call(action, lambda number, client: method(number, client, run_id))
-
-    def cancel_now(self, run_id: str) -> None:
-        """A client cancels a run while an append of it is in flight."""
-        client = self._client
-        if client is not None:
-            self.callers.call("cancel in flight", lambda number: self.callers.cancel(number, client, run_id))
-
-    async def _collect(self, _number: int, client: Client) -> None:
-        await client.gc(self.dice.delay_s(60.0))
-
     # --- the end
 
     async def _come_to_rest(self) -> None:
@@ -349,16 +257,19 @@ class Play:
             elif now_us - free_since_us > PUNCTUAL_US and process.up_since_us <= free_since_us:
                 self._check_punctual(process.clock.now_us() - PUNCTUAL_US)
 
-    def _check_punctual(self, since_us: int) -> None:
+    def _check_punctual(self, since_us: int, serves: Serving | None = None) -> None:
         for run_id, judge in self.history.judges.items():
             run = self.history.run(run_id)
-            due_us = run.state.due_us if run is not None and run.state is not None else None
+            if run is None or run.state is None or run.new is None:
+                continue
+            due_us = run.state.due_us
             if (
                 judge.ended is None
                 and due_us is not None
                 and due_us < since_us
                 and not self.history.held_lately(run_id, PUNCTUAL_US)
                 and judge.told_us < self._loop.now_us - PUNCTUAL_US
+                and (serves is None or run.state.generation <= serves.get(run.new.pipeline, -1))
             ):
                 self.history.blame(run_id, "R-16", "due for long, a place is free, and nobody takes it")
 
@@ -387,10 +298,7 @@ class Play:
         for pipeline in sorted(self.history.pipelines_held):
             if self._client is not None:
                 await self._client.release_pipeline(pipeline, actor="the end")
-        process = await self._living()
-        await process.drain()
-        self._process = None
-        await self._start()
+        await self._replace_all()
         for _ in range(12):  # what was lost under a hold may hold once more, and whoever waits for a slot comes after
             await self._release_all()
             await self._wait_for_rest()
@@ -405,6 +313,13 @@ class Play:
         self.callers.check_acknowledged()
         if engine is not None:
             await self._verify(engine)
+
+    async def _replace_all(self) -> None:
+        """Whoever serves leaves in good order, and the designs of now are served."""
+        process = await self._living()
+        await process.drain()
+        self._process = None
+        await self._start()
 
     async def _release_all(self) -> None:
         """Nobody is held, and whoever waits for a message gets one."""
@@ -423,12 +338,6 @@ class Play:
             split = self._invalid(run_id).startswith("shape-changed")
             if split and judge.ended is None and engine is not None:
                 await engine.abandon(run_id, actor="the end")
-
-    def _invalid(self, run_id: str) -> str:
-        """Why a run is invalid; empty if it is not."""
-        run = self.history.run(run_id)
-        state = run.state if run is not None else None
-        return state.reason if state is not None and state.status == "invalid" else ""
 
     async def _verify(self, client: Client) -> None:
         """Everything recomputed from the facts agrees, also after the index is lost [J-11]."""

@@ -14,6 +14,7 @@ from perdure.testing.clock import VirtualLoop, VirtualSystem
 from perdure.testing.simulation.calls import Tasks
 from perdure.testing.simulation.designs import Design, build
 from perdure.testing.simulation.dice import Dice
+from perdure.testing.simulation.shared_store import SharedStore
 from perdure.testing.simulation.store import FaultyStore
 from perdure.testing.simulation.world import PAYLOAD_LIMIT, Seat, World
 
@@ -26,9 +27,11 @@ class Clock(VirtualSystem):
     def __init__(self, loop: VirtualLoop, seed: int, process: int) -> None:
         super().__init__(loop, seed * 1_000 + process)
         self._process = process
+        self._lives = 0
 
     def worker_id(self) -> str:
-        return f"p{self._process}"
+        self._lives += 1
+        return f"p{self._process}" if self._lives == 1 else f"p{self._process}.{self._lives}"
 
 
 class Process:
@@ -65,7 +68,7 @@ class Process:
         history = self._history = world.history
         self._leave = asyncio.Event()
         self._settled = asyncio.Event()
-        self._seat = Seat(world, number, self.crash, world.history.now_us)
+        self._seat = Seat(world, number, self.crash, world.history.now_us, self.worker)
         bound = [build(design, self._seat) for design in designs]
         self.pipelines: dict[str, AnyPipeline] = {one.pipeline.id: one.pipeline for one in bound}
         self._app = App(
@@ -100,6 +103,11 @@ class Process:
             self.engine = None
             self._settled.set()
             self._history.note(f"p{self.number} is gone")
+
+    def worker(self) -> str:
+        """As whom it works; never empty."""
+        shared = self.store.worker if isinstance(self.store, SharedStore) else ""
+        return shared or f"p{self.number}"
 
     def sleep_us(self, pipeline: str, step: str) -> int:
         """How long a sleep takes in its code."""
@@ -161,7 +169,11 @@ def new_process(
     def crash(why: str) -> None:
         made[0].crash(why)
 
-    store = FaultyStore(history, dice, f"p{number}", crash=crash, meanwhile=meanwhile)
-    process = Process(number, world, designs, Clock(loop, seed, number), store)
+    kind = SharedStore if history.shared else FaultyStore
+    store = kind(history, dice, f"p{number}", crash=crash, meanwhile=meanwhile)
+    clock = Clock(loop, seed, number)
+    if history.shared:
+        clock.skew_us = round(dice.choice((0, 0, -3600, 3600, 300, -0.5)) * 1_000_000)
+    process = Process(number, world, designs, clock, store)
     made.append(process)
     return process

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from perdure.testing.clock import Stuck, VirtualLoop
+from perdure.testing.simulation.crowd import Crowd
 from perdure.testing.simulation.history import Violation
 from perdure.testing.simulation.play import TURNS, Play
 
@@ -71,15 +72,16 @@ class SimulationFailed(AssertionError):
         super().__init__("\n".join(lines))
 
 
-def simulate(seed: int, *, turns: int = TURNS, crash_at: int | None = None) -> Report:
+def simulate(seed: int, *, turns: int = TURNS, crash_at: int | None = None, shared: bool = False) -> Report:
     """Play one seed to its end in virtual time; never raises for a rule that was broken, see `Report.check`.
 
     Args:
         turns: so many things happen before everything comes to rest.
+        shared: several workers share a store, instead of one engine that owns it.
         crash_at: see `Dice`; with it, every append and effect can be tried as the place to die.
     """
     loop = VirtualLoop(limit=timedelta(days=30), patience=PATIENCE)
-    play = Play(seed, loop, turns, crash_at)
+    play = (Crowd if shared else Play)(seed, loop, turns, crash_at)
     history = play.history
     loop.set_exception_handler(lambda _loop, context: history.blame("", "R-15", _text(context)))
     with _errors_are_violations(play), asyncio.Runner(loop_factory=lambda: loop) as runner:

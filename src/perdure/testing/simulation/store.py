@@ -145,7 +145,7 @@ class FaultyStore(FaultyLists):
         elif dice.hit("acknowledgement delayed"):
             sent.add_done_callback(lambda done: self._later(dice.delay_s(0.05), answer, done))
         else:
-            sent.add_done_callback(lambda done: _pass_on(done, answer))
+            sent.add_done_callback(lambda done: pass_on(done, answer))
         sent.add_done_callback(lambda done: self._perhaps_echo(append, done))
 
     def _perhaps_echo(self, append: Append, done: asyncio.Future[AppendResult]) -> None:
@@ -154,12 +154,12 @@ class FaultyStore(FaultyLists):
             asyncio.get_running_loop().call_later(self._dice.delay_s(20.0), self._echo, append)
 
     def _later(self, delay_s: float, answer: asyncio.Future[T], done: asyncio.Future[T]) -> None:
-        asyncio.get_running_loop().call_later(delay_s, _pass_on, done, answer)
+        asyncio.get_running_loop().call_later(delay_s, pass_on, done, answer)
 
     def _send_again(self, append: Append, answer: asyncio.Future[AppendResult]) -> None:
         """The identical append once more: it is found as one's own, and written once [J-14]."""
         if self._alive:
-            self._inner.append(append).add_done_callback(lambda done: _pass_on(done, answer))
+            self._inner.append(append).add_done_callback(lambda done: pass_on(done, answer))
 
     def _echo(self, append: Append) -> None:
         """An old append arrives once more, long after it was answered: nothing is written."""
@@ -187,7 +187,7 @@ class FaultyStore(FaultyLists):
             if self._crash is not None and dice.hit("crash after an append, before it is acknowledged"):
                 sent.add_done_callback(lambda _: self._die_because("after an index change"))
             else:
-                sent.add_done_callback(lambda done: _pass_on(done, answer))
+                sent.add_done_callback(lambda done: pass_on(done, answer))
 
         if dice.hit("append delayed"):
             loop.call_later(dice.delay_s(0.05), send)
@@ -432,7 +432,8 @@ class FaultyStore(FaultyLists):
         await self._inner.restore_index(locator, new, state, ended_us, slot_held=slot_held)
 
 
-def _pass_on(done: asyncio.Future[T], answer: asyncio.Future[T]) -> None:
+def pass_on(done: asyncio.Future[T], answer: asyncio.Future[T]) -> None:
+    """Give an answer to whoever still waits for it."""
     if not answer.done() and not done.cancelled():
         answer.set_result(done.result())
 

@@ -15,6 +15,7 @@ from perdure.define.invocation import Invocation, UnwindInvocation
 from perdure.define.later import Later
 from perdure.define.signals import Fail
 from perdure.define.step import Step
+from perdure.testing.simulation import handlers
 from perdure.testing.simulation.dice import Dice
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Attempt:
 
     Attributes:
         process: number of the process it ran in.
+        worker: as whom that process had the run.
         how: how it ended, from the handler's own point of view.
         value: what it returned.
         later_us: how much later it asked to be called again.
@@ -59,6 +61,7 @@ class Attempt:
     """
 
     process: int
+    worker: str
     started_us: int
     how: How = "running"
     value: str | None = None
@@ -114,6 +117,7 @@ class Seat:
 
     Attributes:
         alive: whether the process still lives; what a dead one does has no effect.
+        worker: as whom the process works now.
         crash: ends the process at once.
         reads: by pipeline and step, the step whose state the handler reads, and whether that may be absent.
     """
@@ -122,6 +126,7 @@ class Seat:
     process: int
     crash: Callable[[str], None]
     now_us: Callable[[], int]
+    worker: Callable[[], str]
     alive: bool = True
     reads: dict[tuple[str, str], tuple[Step[Order, Seat, Text], bool]] = field(
         default_factory=dict[tuple[str, str], "tuple[Step[Order, Seat, Text], bool]"]
@@ -186,7 +191,7 @@ class Seat:
             if not self.alive:
                 attempt.how = "died"
             attempt.ended_us = self.now_us()
-            world.history.judges[inv.run_id].check_end(name, attempt)
+            handlers.check_end(world.history.judges[inv.run_id], name, attempt)
             if world.running.get(inv.run_id) == name:
                 del world.running[inv.run_id]
             world.history.note(f"p{self.process} {_text(name)} {attempt.how} {str(attempt.value)[:20]}")
@@ -200,12 +205,12 @@ class Seat:
             history.blame(run_id, "R-6", f"a handler of {step} started in a process that is dead")
         if name in world.attempts:
             history.blame(run_id, "M-8", f"attempt {number} of {phase} {step} was used before")
-        other = world.running.get(run_id)
-        if other is not None and world.attempts[other].process == self.process:
+        other, worker = world.running.get(run_id), self.worker()
+        if other is not None and history.lives(world.attempts[other].worker):
             history.blame(run_id, "R-1", f"{_text(name)} started while {_text(other)} runs")
         world.running[run_id] = name
-        attempt = world.attempts[name] = Attempt(self.process, self.now_us())
-        history.judges[run_id].check_start(name)
+        attempt = world.attempts[name] = Attempt(self.process, worker, self.now_us())
+        handlers.check_start(history.judges[run_id], name, worker)
         return attempt
 
     # --- behaviour
@@ -267,10 +272,10 @@ class Seat:
         """A memo is recorded once, and seen by every later attempt [M-15]."""
         history = self.world.history
         before = history.judges[inv.run_id].memo_text(phase, inv.step_id, "note")
-        made = self.world.value("memo")
+        made, worker = self.world.value("memo"), self.worker()
         found = await inv.memo("note", lambda: made, type=str)
         recorded = history.judges[inv.run_id].memo_text(phase, inv.step_id, "note")
-        if self.alive and (found != recorded or (before is not None and found != before)):
+        if self.alive and history.lives(worker) and (found != recorded or (before is not None and found != before)):
             history.blame(inv.run_id, "M-15", f"memo of {inv.step_id} is {found!r}, recorded is {recorded!r}")
 
     async def _stubborn(self, inv: Invocation[Order, Seat], phase: Phase, key: str) -> str:

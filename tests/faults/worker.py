@@ -1,0 +1,83 @@
+"""One worker among others, as a process: `python -m tests.faults.worker URL EFFECTS SKEW_S`.
+
+Its clock is off by so many seconds. Every effect is one line in the file: when it began (on the steady clock that all
+processes of a machine share), the worker that began it, the run, the step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+
+from perdure import App, Engine, Invocation, Pipeline, Retry, step
+from perdure.runtime.system import RealSystem
+
+Inv = Invocation[str, object]
+
+LEASE_S = 1.0
+
+STARTED: list[Engine] = []
+
+
+class Skewed(RealSystem):
+    """A machine whose clock is wrong."""
+
+    def __init__(self, skew_s: float) -> None:
+        super().__init__()
+        self._skew_us = round(skew_s * 1_000_000)
+
+    def now_us(self) -> int:
+        """See `System.now_us`."""
+        return super().now_us() + self._skew_us
+
+
+def effect(inv: Inv) -> None:
+    """Something that cannot be taken back begins now."""
+    words = RealSystem().steady_s(), STARTED[0].worker, inv.run_id, inv.step_id
+    file = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.write(file, (" ".join(map(str, words)) + "\n").encode())
+    os.close(file)
+
+
+def may_go() -> bool:
+    """Whether the test lets the long ones end."""
+    return os.path.exists(f"{sys.argv[2]}.go")
+
+
+@step("flaky/v1", retry=Retry(initial=0.2, jitter=0.0))
+async def flaky(inv: Inv) -> None:
+    effect(inv)
+    if inv.input == "flaky" and inv.attempt == 1:
+        raise OSError("not yet")
+
+
+@step("long/v1")
+async def long(inv: Inv) -> None:
+    effect(inv)
+    while inv.input == "long" and not may_go():  # noqa: ASYNC110  # the word comes from another process
+        await asyncio.sleep(0.01)
+
+
+@step("last/v1")
+async def last(inv: Inv) -> None:
+    effect(inv)
+
+
+work = Pipeline[str, object, None](
+    id="work", input=str, deps=object, steps=(flaky, long, last), output=lambda inv: None, slot="none"
+)
+
+
+async def main(url: str, skew_s: float) -> None:
+    app = App(work.bind(), store=url, lease=LEASE_S)
+    async with app.engine(system=Skewed(skew_s)) as engine:
+        STARTED.append(engine)
+        print("up", engine.worker, flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
+    asyncio.run(main(sys.argv[1], float(sys.argv[3])))
