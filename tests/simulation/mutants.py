@@ -307,6 +307,10 @@ MUTANTS = (
 SEEDS = 400
 
 FIRST_SEEDS: Mapping[str, int] = {
+    "has no gate before effects": 55,
+    "has no gate before appends": 23,
+    "goes on with what newer code advanced": 7,
+    "counts while it cannot renew": 3,
     "wakes nobody when the caller is gone": 311,
     "passes nothing by sleeping": 69,
     "never tells a handler of a cancel": 29,

@@ -9,17 +9,20 @@ import pytest
 from perdure.testing.simulation import simulate
 from tests.simulation.mutants import FIRST_SEEDS, MUTANTS, SEEDS, Mutant
 from tests.simulation.mutants_at_rest import AT_REST
+from tests.simulation.mutants_of_leases import OF_LEASES
 from tests.simulation.mutants_of_mail import OF_MAIL
 
+ALL = MUTANTS + AT_REST + OF_MAIL + OF_LEASES
 
-@pytest.mark.parametrize("mutant", MUTANTS + AT_REST + OF_MAIL, ids=lambda mutant: mutant.name.replace(" ", "-"))
+
+@pytest.mark.parametrize("mutant", ALL, ids=lambda mutant: mutant.name.replace(" ", "-"))
 def test_a_broken_engine_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch, note: Callable[[str], None]) -> None:
     """J-14, M-8, R-4, R-5, R-12, R-16 and the others that the mutants name."""
     mutant.apply(monkeypatch)
     first = FIRST_SEEDS.get(mutant.name, 0)
     assert first < SEEDS
     for seed in (first, *range(SEEDS)):
-        violations = simulate(seed).violations
+        violations = simulate(seed, shared=mutant.shared).violations
         if violations:
             found = violations[0]
             note(f"seed {seed} finds that it {mutant.name}: {str(found)[:100]}")
@@ -29,4 +32,4 @@ def test_a_broken_engine_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatc
 
 
 def test_seeds_are_known_only_of_engines_that_are_there() -> None:
-    assert FIRST_SEEDS.keys() <= {mutant.name for mutant in MUTANTS + AT_REST + OF_MAIL}
+    assert FIRST_SEEDS.keys() <= {mutant.name for mutant in ALL}
