@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
@@ -39,10 +39,24 @@ class Worker:
 
     async def up(self) -> None:
         """Wait until it works."""
+        self.id = (await self._line()).removeprefix("up ")
+
+    async def _line(self) -> str:
         assert self.process.stdout is not None
-        line = await asyncio.to_thread(self.process.stdout.readline)
-        assert line.startswith("up "), line
-        self.id = line.split()[1]
+        return (await asyncio.to_thread(self.process.stdout.readline)).strip()
+
+    async def until(self, step: str, times: int = 1) -> None:
+        """Wait until it has begun a step so many times more."""
+        while times:
+            line = await self._line()
+            assert line, "it has ended"
+            times -= line == step
+
+    def let_go(self) -> None:
+        """The long ones may end, as soon as it reads this."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
 
     def close(self) -> None:
         """Let it go on if it was stopped, and leave in good order."""
@@ -69,16 +83,6 @@ class Effects:
         """Worker and step of each effect of a run."""
         return [(worker, step) for _, worker, run_id, step in self.lines() if run_id == run.id]
 
-    def let_go(self) -> None:
-        """The long ones may end."""
-        Path(f"{self.path}.go").touch()
-
-    async def until(self, ready: Callable[[list[tuple[float, str, str, str]]], bool]) -> None:
-        """Wait for another process."""
-        async with asyncio.timeout(30):
-            while not ready(self.lines()):  # noqa: ASYNC110  # nothing tells of a line in a file
-                await asyncio.sleep(0.01)
-
 
 @asynccontextmanager
 async def client_of(url: str, skew_s: float = 0.0) -> AsyncGenerator[Client]:
@@ -101,12 +105,13 @@ async def test_a_worker_that_was_stopped_for_longer_than_its_lease_does_nothing_
         await first.up()
         async with client_of(url) as client:
             runs = [await client.submit(work, "long") for _ in range(5)]
-            await effects.until(lambda done: sum(step == "long/v1" for *_, step in done) == 5)
+            await first.until("long/v1", 5)
             first.process.send_signal(signal.SIGSTOP)
             stopped_s = RealSystem().steady_s()
             with closing(Worker(url, effects.path)) as second:
                 await second.up()
-                effects.let_go()  # as soon as the first one wakes, its handlers return
+                first.let_go()  # as soon as it wakes, its handlers return
+                second.let_go()
                 for run in runs:
                     assert isinstance(await run.result(timeout=30), Succeeded)
                     assert await claims(run) == [first.id, second.id]
@@ -153,10 +158,10 @@ async def test_a_worker_whose_row_was_deleted_goes_on_as_another(postgres: Postg
         await worker.up()
         async with client_of(url) as client:
             run = await client.submit(work, "long")
-            await effects.until(lambda done: any(step == "long/v1" for *_, step in done))
+            await worker.until("long/v1")
             postgres.sql(f"DELETE FROM {schema}.worker")
-            await effects.until(lambda done: sum(step == "long/v1" for *_, step in done) == 2)
-            effects.let_go()
+            await worker.until("long/v1")
+            worker.let_go()
             assert isinstance(await run.result(timeout=30), Succeeded)
             former, newly = await claims(run)
             assert former == worker.id

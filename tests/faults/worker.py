@@ -1,7 +1,8 @@
 """One worker among others, as a process: `python -m tests.faults.worker URL EFFECTS SKEW_S`.
 
 Its clock is off by so many seconds. Every effect is one line in the file: when it began (on the steady clock that all
-processes of a machine share), the worker that began it, the run, the step.
+processes of a machine share), the worker that began it, the run, the step; and the step is told on its output. Long
+ones end when something is written to its input, and it leaves when that is closed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ Inv = Invocation[str, object]
 LEASE_S = 1.0
 
 STARTED: list[Engine] = []
+GO = asyncio.Event()
 
 
 class Skewed(RealSystem):
@@ -39,11 +41,7 @@ def effect(inv: Inv) -> None:
     file = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     os.write(file, (" ".join(map(str, words)) + "\n").encode())
     os.close(file)
-
-
-def may_go() -> bool:
-    """Whether the test lets the long ones end."""
-    return os.path.exists(f"{sys.argv[2]}.go")
+    print(inv.step_id, flush=True)
 
 
 @step("flaky/v1", retry=Retry(initial=0.2, jitter=0.0))
@@ -56,8 +54,8 @@ async def flaky(inv: Inv) -> None:
 @step("long/v1")
 async def long(inv: Inv) -> None:
     effect(inv)
-    while inv.input == "long" and not may_go():  # noqa: ASYNC110  # the word comes from another process
-        await asyncio.sleep(0.01)
+    if inv.input == "long":
+        await GO.wait()
 
 
 @step("last/v1")
@@ -75,7 +73,8 @@ async def main(url: str, skew_s: float) -> None:
     async with app.engine(system=Skewed(skew_s)) as engine:
         STARTED.append(engine)
         print("up", engine.worker, flush=True)
-        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+        while await asyncio.to_thread(sys.stdin.readline):
+            GO.set()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from perdure.core.silence import Silence
 from perdure.ports.clock import System
 from perdure.ports.store import Candidate, Serving, Store
 from perdure.runtime import applying, driver
-from perdure.runtime.lease import Lease
 from perdure.runtime.membership import Membership
 from perdure.storage.memory import MemoryStore
 from perdure.storage.memory_data import MemoryData
@@ -66,15 +65,6 @@ def counts_while_it_cannot_renew(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("perdure.runtime.membership.Silence", Unfair)
 
 
-def counts_from_the_question(patch: pytest.MonkeyPatch) -> None:
-    original = Silence.heard
-
-    def heard(self: Silence, beats: Mapping[str, int], sent_s: float, answered_s: float) -> list[str]:
-        return original(self, beats, sent_s, sent_s)
-
-    patch.setattr(Silence, "heard", heard)
-
-
 def buries_nobody(patch: pytest.MonkeyPatch) -> None:
     def heard(self: Silence, beats: Mapping[str, int], sent_s: float, answered_s: float) -> list[str]:
         return []
@@ -114,17 +104,6 @@ def never_gives_back_what_it_picked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("perdure.runtime.engine.Membership", Careless)
 
 
-def tells_one_of_a_renewal(patch: pytest.MonkeyPatch) -> None:
-    """Of all the runs that wait for it."""
-
-    class Lonely(Lease):
-        async def wait(self) -> None:
-            self._renewed = None
-            await super().wait()
-
-    patch.setattr("perdure.runtime.host.Lease", Lonely)
-
-
 def goes_by_its_own_clock(patch: pytest.MonkeyPatch) -> None:
     async def own(system: System, store: Store) -> System:
         return system
@@ -143,4 +122,6 @@ OF_LEASES = (
     Mutant("takes over from nobody", ("R-3", "R-16"), takes_nothing_over, shared=True),
     Mutant("goes on after its death", ("R-3",), goes_on_after_its_death, shared=True),
     Mutant("goes on with what newer code advanced", ("D-4",), goes_on_with_what_newer_code_advanced, shared=True),
+    Mutant("never gives back what it picked", ("R-16",), never_gives_back_what_it_picked, shared=True),
+    Mutant("goes by its own clock", ("R-16", "R-4"), goes_by_its_own_clock, shared=True),
 )
