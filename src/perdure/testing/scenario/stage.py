@@ -194,6 +194,8 @@ class Stage:
     def _rests(self, info: RunInfo) -> bool:
         far = info.due_us is not None and info.due_us - self._system.now_us() > FAR_US // 2
         parked = info.due_us is None and not info.canceling  # who is canceled waits for child runs only
+        if info.worker and info.status == "ready":  # picked, and about to be claimed
+            return False
         return info.status in _QUIET or (info.status == "ready" and (far or parked))
 
     def _goes_on(self, index: int) -> bool:
@@ -240,7 +242,17 @@ class Stage:
         other = self._author.other.bind()
         app = App(self._pipeline.bind(), other, build="scenario", store="memory://", drain_timeout=0)
         self._stack = AsyncExitStack()
+        await self._bury()
         self._engine = await self._stack.enter_async_context(app.engine(store=self._open_store(), system=self._system))
+
+    async def _bury(self) -> None:
+        """Nobody else works here: a process that was lost need not be waited for until its lease is over."""
+        store = self._open_store()
+        if self._run_id and store.shared:
+            await store.open(owner=None)
+            for row in await store.workers():
+                await store.bury(row.id, row.beat)
+            await store.close()
 
     async def _stop(self) -> None:
         await self._stack.aclose()
