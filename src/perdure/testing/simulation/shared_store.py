@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from perdure.errors import StoreUnavailable
 from perdure.ports.store import (
     Append,
@@ -239,11 +241,12 @@ class SharedStore(FaultyStore):
     async def take_over(self, now_us: int, /) -> int:
         await self._read()
         history = self._history
-        owners = {run.run_id: run.state.worker for run in history.runs() if run.state is not None and run.state.worker}
-        owners = {run_id: worker for run_id, worker in owners.items() if history.crew.alive(worker)}
+        before = {run.run_id: run.state for run in history.runs() if run.state is not None}
+        owned = {run_id: state for run_id, state in before.items() if history.crew.alive(state.worker)}
         taken = await self._inner.take_over(now_us)
-        for run_id, worker in owners.items():
+        for run_id, state in owned.items():
             run = history.run(run_id)
-            if run is not None and run.state is not None and run.state.worker != worker:
-                history.blame(run_id, "R-3", f"the run of {worker}, which is alive, was taken over")
+            status = "ready" if state.status == "running" else state.status
+            if run is not None and run.state == replace(state, worker="", due_us=now_us, status=status):
+                history.blame(run_id, "R-3", f"the run of {state.worker}, which is alive, was taken over")
         return taken
