@@ -128,6 +128,13 @@ def test_advice_for_a_store_that_cannot_be_used_does_not_send_back_to_doctor(
     assert "backup" in str(store["advice"])
 
 
+def test_advice_for_a_server_does_not_speak_of_files(folder: Path, cli: Cli) -> None:
+    answer = cli("doctor", "--store", "postgresql://me@/x?host=/nowhere&bogus=1", "--json")
+    store = next(c for c in answer.json_lines() if c["check"] == "store")
+    assert store["verdict"] == "fail"
+    assert "file" not in str(store["advice"])
+
+
 def test_doctor_names_the_engine(shop: Path, cli: Cli) -> None:
     ownership = Ownership.take(shop / "shop.db", "w-here")
     try:

@@ -231,6 +231,32 @@ async def test_a_store_that_stalls_kills_nobody(system: VirtualSystem, caplog: p
 
 
 @virtually
+async def test_a_store_that_does_not_answer_is_told_of_once_a_minute(
+    system: VirtualSystem, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is asked several times a second; the log says so once, and again when it happens anew [R-3]."""
+    world = Shared(system)
+    async with world.engine(app(gated(Gate())), around=Mute):
+        for _ in range(2):
+            mute(world, 0).mute = True
+            await system.sleep(90)
+            mute(world, 0).mute = False
+            await system.sleep(LEASE_S)
+    assert sum("could not renew" in record.getMessage() for record in caplog.records) == 4
+
+
+@virtually
+async def test_a_run_that_was_picked_and_is_not_claimed_yet_is_in_order(system: VirtualSystem) -> None:
+    """Its worker claims it, or dies and leaves it to others: `verify` finds nothing in it [J-11, R-3]."""
+    pipeline = gated(Gate())
+    world = Shared(system)
+    async with world.client(app(pipeline)) as client:
+        run = await client.submit(pipeline, "x")
+        world.data.pick(run.id, "w1")
+        assert (await client.verify()).findings == ()
+
+
+@virtually
 async def test_a_row_deleted_by_hand_is_a_death(system: VirtualSystem) -> None:
     """The worker goes on with a new identity, and its runs are done once more from where they were [R-3]."""
     gate = Gate()

@@ -146,6 +146,20 @@ async def test_a_user_without_rights_works_in_tables_that_are_there(postgres: Po
         await put(store, draft := Draft("run-1"), draft.submit())
 
 
+async def test_a_user_who_may_only_read_is_told_which_rights_are_needed(postgres: PostgresServer) -> None:
+    """Nothing is damaged: a backup is no remedy [J-14]."""
+    async with opened(postgres.url(schema="shown")):
+        pass
+    postgres.sql(
+        "CREATE ROLE onlooker LOGIN; GRANT USAGE ON SCHEMA shown TO onlooker; "
+        "GRANT SELECT ON ALL TABLES IN SCHEMA shown TO onlooker"
+    )
+    async with opened(postgres.url(schema="shown", user="onlooker")) as store:
+        with pytest.raises(StoreUnusable, match="this user needs .* INSERT") as caught:
+            await put(store, draft := Draft("run-1"), draft.submit())
+    assert "backup" not in str(caught.value)
+
+
 # --- many at once
 
 

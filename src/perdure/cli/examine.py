@@ -95,12 +95,14 @@ def _content_checks(url: str, path: Path | None) -> list[Check]:
     try:
         return asyncio.run(look())
     except PerdureError as error:
-        return [Check("store", "fail", str(error), _advice(error))]
+        return [Check("store", "fail", str(error), _advice(error, path))]
 
 
-def _advice(error: PerdureError) -> str:
+def _advice(error: PerdureError, path: Path | None) -> str:
     """What to do about a store that cannot be opened; the usual hint would send the reader here."""
     if isinstance(error, StoreUnusable):
+        if path is None:
+            return "mend what the message names: in the URL, or on the server"
         return "name another file with --store, or put a backup in its place"
     known = report(error)
     return "" if known is None else known.hint

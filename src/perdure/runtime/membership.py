@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -30,6 +31,9 @@ RENEWALS = 3
 MARGIN = 0.2
 """The last part of a lease is not used: clocks of two machines run at slightly different rates, and what was begun
 has to reach the outside world."""
+
+TOLD_AGAIN_S = 60.0
+"""A store that cannot be reached is told of once, and again after so long; retries come several times a second."""
 
 
 class Membership:
@@ -110,14 +114,17 @@ class Membership:
         host.lease.end()
 
     async def _forever(self) -> None:
-        wait_s = self._interval_s
+        steady_s = self._host.system.steady_s
+        wait_s, quiet_until_s = self._interval_s, -math.inf
         while True:
             await asyncio.sleep(wait_s)
             try:
                 await self._beat()
-                wait_s = self._interval_s
+                wait_s, quiet_until_s = self._interval_s, -math.inf
             except Exception as error:
-                logger.warning("worker %s could not renew its lease: %s", self._host.worker, error)
+                if steady_s() >= quiet_until_s:
+                    logger.warning("worker %s could not renew its lease: %s", self._host.worker, error)
+                    quiet_until_s = steady_s() + TOLD_AGAIN_S
                 wait_s = self._interval_s / 4
 
     async def _beat(self) -> None:

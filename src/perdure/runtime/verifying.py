@@ -116,7 +116,10 @@ def _row_problems(p: Projection, row: RunRow, now_us: int) -> list[str]:
         problems.append("its index row and its facts differ on whether it is being canceled")
     if state.status == "held" and p.held is None:
         problems.append("its index row says held, the facts do not")
-    if state.status == "ready" and state.due_us is None and expected.due_us is not None and not row.waiting:
+    nobodys = (
+        not state.worker and not row.waiting
+    )  # who picked it has yet to claim it, and leaves it to others in dying
+    if state.status == "ready" and state.due_us is None and expected.due_us is not None and nobodys:
         problems.append("it waits for a worker and has no due time")
     return problems
 

@@ -284,6 +284,9 @@ def explained(error: BaseException, place: Place) -> str:
         return f"the disk of {place.shown} is full; free some space, nothing is lost"
     if isinstance(error, psycopg.errors.QueryCanceled):
         return f"{place.shown}: {_plain(error)}; is statement_timeout set for this role, or did somebody cancel it?"
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        needed = "USAGE on the schema and SELECT, INSERT, UPDATE and DELETE on its tables"
+        return f"{place.shown}: {_plain(error)}; this user needs {needed}"
     return f"{place.shown}: {_plain(error)}"
 
 

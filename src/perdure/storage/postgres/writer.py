@@ -245,7 +245,9 @@ class Writer:
                 if kind == "data":
                     raise InvalidArgument(f"this cannot be stored: {error}") from error
                 if kind == "fatal":
-                    lost = StoreUnusable(f"{explained(error, self._place)}; restore it from a backup")
+                    forbidden = isinstance(error, psycopg.errors.InsufficientPrivilege)
+                    advice = "" if forbidden else "; restore it from a backup"
+                    lost = StoreUnusable(f"{explained(error, self._place)}{advice}")
                     self.give_up(lost)
                     raise lost from error
                 if kind == "again" and met < AGAIN_AT_ONCE:
