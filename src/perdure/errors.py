@@ -8,6 +8,7 @@ PerdureError
 ├── NotFound                 the caller: no such run or pipeline
 ├── ConflictError            the caller: the request contradicts what is recorded
 │   ├── ScheduleConflict     the slot is busy with other input; names the run
+│   │   └── MutexConflict    another pipeline's run has a mutex for the resource; names both
 │   ├── KeyTaken             the key was used with other content
 │   └── NotAllowed           the run is not in a state that permits this
 ├── StoreUnavailable         retry: the store does not answer; nothing was lost
@@ -66,6 +67,21 @@ class ScheduleConflict(ConflictError):
     def __init__(self, message: str, run_id: str) -> None:
         super().__init__(message)
         self.run_id = run_id
+
+
+class MutexConflict(ScheduleConflict):
+    """A run has a mutex that the submission needs for its resource [R-10]. The caller tries again after its end.
+
+    Args:
+        run_id: the run that has it.
+        mutex: its name.
+        pipeline: the run's pipeline.
+    """
+
+    def __init__(self, message: str, run_id: str, mutex: str, pipeline: str) -> None:
+        super().__init__(message, run_id)
+        self.mutex = mutex
+        self.pipeline = pipeline
 
 
 class KeyTaken(ConflictError):

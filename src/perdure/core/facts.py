@@ -88,6 +88,7 @@ class RunSubmitted(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="RunS
         waits: the slot was busy: it waits for its turn, or for the end of those before it, which it replaces [R-5].
         priority: which runs come first where more are due than there are places, see `PRIORITIES` [R-1].
         parent: the run that waits for this one; None: nobody's child.
+        mutexes: names that at most one run has for the resource, of whatever pipeline [R-10].
     """
 
     run_id: str
@@ -104,6 +105,7 @@ class RunSubmitted(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="RunS
     waits: WaitMode = ""
     priority: int = 0
     parent: Parent | None = None
+    mutexes: tuple[str, ...] = ()
 
 
 class RunCancelRequested(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="RunCancelRequested"):

@@ -20,6 +20,7 @@ from perdure.define.functions import AnyFunction, check_pure, name_of
 from perdure.define.invocation import FailedInvocation, Invocation, UnwindInvocation
 from perdure.define.items import ItemInvocation, ItemStep
 from perdure.define.limit import Limit, check_limits
+from perdure.define.mutexes import check_mutexes
 from perdure.define.names import check_id
 from perdure.define.output import output_codec
 from perdure.define.step import AnyStep, ErasedStep, Given, Optional, always_before
@@ -56,6 +57,7 @@ class Pipeline(Generic[In, D_contra, Out_co]):
         retry: for steps without a policy of their own [M-5].
         timeout_s: bound of one attempt for steps without one of their own [R-18].
         limits: those that bound its runs, in the order in which places are taken [R-11].
+        mutexes: names that one run at a time has for a resource, of all pipelines that name them, sorted [R-10].
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Pipeline(Generic[In, D_contra, Out_co]):
         timeout: Duration | None = None,
         priority: int = 0,
         limits: Sequence[Limit[In]] = (),
+        mutexes: Sequence[str] = (),
     ) -> None:
         """Builds and checks the pipeline.
 
@@ -92,6 +95,8 @@ class Pipeline(Generic[In, D_contra, Out_co]):
             timeout: see attribute.
             priority: of its runs, from -9 to 9, unless `submit` says otherwise; the higher comes first [R-1].
             limits: bound how many runs are in flight, or begin per second [R-11].
+            mutexes: of the pipelines that name one, one at a time has an unfinished run for a resource; a submission
+                while another has it is refused with `MutexConflict` [R-10]. Not with `slot="serial"`.
 
         Raises:
             DefinitionError: the pipeline could not work; names the step and says why.
@@ -126,6 +131,7 @@ class Pipeline(Generic[In, D_contra, Out_co]):
             raise DefinitionError(f"{where}: priority must be a whole number from {first} to {last}, not {priority!r}")
         self.priority = priority
         self.limits = check_limits(where, limits, ("in_flight", "rate"), "name it in a step's limits")
+        self.mutexes = check_mutexes(where, mutexes, slot)
 
     @overload
     def bind(self: Pipeline[In, object, Out_co], /) -> Bound: ...

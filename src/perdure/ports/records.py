@@ -25,6 +25,7 @@ class NewRun(msgspec.Struct, frozen=True, gc=False):
         waits: not empty for a run that may wait for its slot: it gets the slot as soon as it is free and nobody who
             waits for it came before [R-5]. See `Store.grant_slots`.
         annotations: labels to find it by, in the order of their keys; a run without any costs nothing more.
+        mutexes: which it has for its resource until its end, sorted; only for writing, a row does not tell them [R-10].
     """
 
     run_id: str
@@ -38,6 +39,7 @@ class NewRun(msgspec.Struct, frozen=True, gc=False):
     deadline_us: int = 0
     waits: Literal["", "queue", "replace"] = ""
     annotations: tuple[tuple[str, str], ...] = ()
+    mutexes: tuple[str, ...] = ()
 
 
 class IndexState(msgspec.Struct, frozen=True, gc=False):
@@ -162,6 +164,14 @@ class SlotTaken(msgspec.Struct, frozen=True, gc=False):
     input_digest: bytes
 
 
+class MutexTaken(msgspec.Struct, frozen=True, gc=False):
+    """A mutex that a new run needs for its resource is taken by `run_id`, of `pipeline`; nothing was written [R-10]."""
+
+    name: str
+    run_id: str
+    pipeline: str
+
+
 class KeyUsed(msgspec.Struct, frozen=True, gc=False):
     """The submission's key stands for `run_id`, which may have ended; nothing was written [R-5]."""
 
@@ -217,7 +227,9 @@ class LimitUse(msgspec.Struct, frozen=True, gc=False):
     oldest_us: int | None
 
 
-AppendResult: TypeAlias = LimitReached | Committed | SlotTaken | KeyUsed | Conflict | Fenced | Gone | WaitCycle
+AppendResult: TypeAlias = (
+    LimitReached | Committed | SlotTaken | MutexTaken | KeyUsed | Conflict | Fenced | Gone | WaitCycle
+)
 
 
 class JournalRow(msgspec.Struct, frozen=True, gc=False):

@@ -41,6 +41,7 @@ from perdure.ports.records import (
     LedgerCount,
     LimitReached,
     LoadedRun,
+    MutexTaken,
     NewRun,
     PipelineHold,
     RunRow,
@@ -74,6 +75,7 @@ __all__ = [
     "LedgerCount",
     "LimitReached",
     "LoadedRun",
+    "MutexTaken",
     "NewRun",
     "PipelineHold",
     "ListPlace",
@@ -438,10 +440,8 @@ class Store(LimitStore, Protocol):
     async def restore_index(
         self, locator: int, new: NewRun, state: IndexState, ended_us: int | None, /, *, slot_held: bool
     ) -> None:
-        """Insert or replace an index row that was computed from the facts; clears `attention`.
-
-        A slot that another run holds by now stays with that run, whatever `slot_held` says.
-        """
+        """Insert or replace an index row that was computed from the facts; clears `attention`. A slot or a mutex that
+        another run holds by now stays with that run, whatever `slot_held` says."""
         ...
 
     async def info(self) -> dict[str, str | int]:

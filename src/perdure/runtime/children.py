@@ -16,7 +16,7 @@ from perdure.core.projection import Projection
 from perdure.core.reducer import fold
 from perdure.define.child import ChildStep
 from perdure.define.pipeline import AnyPipeline
-from perdure.ports.store import Append, AppendResult, Committed, SlotTaken
+from perdure.ports.store import Append, AppendResult, Committed, MutexTaken, SlotTaken
 from perdure.runtime.appending import seal
 from perdure.runtime.applying import Again, apply
 from perdure.runtime.arguments import check_name
@@ -83,6 +83,7 @@ def _submission(
         f"run {parent.run_id}",
         priority=live.p.priority,
         parent=parent,
+        mutexes=pipeline.mutexes,
     )
 
 
@@ -101,10 +102,14 @@ async def _settled(host: Host, submitted: RunSubmitted, result: AppendResult) ->
     while not isinstance(result, Committed):
         if await host.load(submitted.run_id) is not None:
             return ""
+        if isinstance(result, MutexTaken):
+            return f"run {result.run_id} of pipeline {result.pipeline!r} has mutex {result.name!r} for its resource"
         if not isinstance(result, SlotTaken) or submitted.waits:
             return f"its run id {submitted.run_id} is taken"
         if submitted.slot == "once":
             return f"run {result.run_id} has its slot for ever"
+        if submitted.mutexes:
+            return f"run {result.run_id} has its slot, and a run with mutexes does not wait"
         submitted = replace(submitted, waits="queue")
         result = await host.store.append(_first_append(host, submitted))
     return ""

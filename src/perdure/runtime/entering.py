@@ -66,6 +66,7 @@ def submission(
         "" if options.actor == "" else check_text("actor", options.actor),
         check_annotations(options.annotations),
         priority=pipeline.priority if options.priority is None else check_priority(options.priority),
+        mutexes=pipeline.mutexes,
     )
 
 

@@ -18,7 +18,8 @@ from perdure.ports.store import IndexState, NewRun, RunRow, RunStatus
 
 def new_run(submitted: RunSubmitted, submitted_us: int) -> NewRun:
     """The index columns of a run that never change. A run about itself alone excludes nobody."""
-    slot_key = None if submitted.slot == "none" or submitted.resource == submitted.run_id else submitted.resource
+    alone = submitted.resource == submitted.run_id
+    slot_key = None if submitted.slot == "none" or alone else submitted.resource
     return NewRun(
         submitted.run_id,
         submitted.tenant,
@@ -31,6 +32,7 @@ def new_run(submitted: RunSubmitted, submitted_us: int) -> NewRun:
         submitted.deadline_us,
         submitted.waits,
         tuple(sorted(submitted.annotations.items())) if submitted.annotations else (),
+        () if alone else submitted.mutexes,
     )
 
 

@@ -17,9 +17,26 @@ from perdure.core.facts import RunSubmitted
 from perdure.core.projection import Projection
 from perdure.core.reducer import fold
 from perdure.define.pipeline import AnyPipeline, Pipeline
-from perdure.errors import ConflictError, InvalidArgument, KeyTaken, NotFound, PayloadError, ScheduleConflict
+from perdure.errors import (
+    ConflictError,
+    InvalidArgument,
+    KeyTaken,
+    MutexConflict,
+    NotFound,
+    PayloadError,
+    ScheduleConflict,
+)
 from perdure.ports.joining import CallerConnection, Journal
-from perdure.ports.store import Append, AppendResult, Committed, KeyUsed, LoadedRun, SlotTaken, SubmissionKey
+from perdure.ports.store import (
+    Append,
+    AppendResult,
+    Committed,
+    KeyUsed,
+    LoadedRun,
+    MutexTaken,
+    SlotTaken,
+    SubmissionKey,
+)
 from perdure.runtime.appending import SlotFreed, append_and_tell, seal
 from perdure.runtime.arguments import check_duration, check_name
 from perdure.runtime.entering import SubmitOptions, submission
@@ -90,6 +107,7 @@ class Submitter(Operator, ABC):
             PayloadError: the input cannot be stored; names the path. Nothing was written.
             InvalidArgument: another argument is out of range. Nothing was written.
             ScheduleConflict: a run occupies the slot, of other input if it may be joined; names it.
+            MutexConflict: a run, of whatever pipeline, has a mutex of this one for the resource; names it [R-10].
             KeyTaken: the key was used with other input.
 
         With a connection, errors of its driver come as they are: a serialization failure asks the caller to begin its
@@ -247,6 +265,8 @@ class Submitter(Operator, ABC):
             return submitted.run_id, True
         if isinstance(result, KeyUsed) and key is not None:
             return await self._under_key(submitted, key, result.run_id, result.input_digest, journal), False
+        if isinstance(result, MutexTaken):
+            raise _excluded(submitted, result)
         if on_busy == "join" or not isinstance(result, SlotTaken):
             run_id = await self._joined(submitted, result, journal)
             return (run_id if key is None else await self._keyed(submitted, key, run_id, journal)), False
@@ -374,6 +394,8 @@ def _policy(pipeline: AnyPipeline, on_busy: OnBusy | None) -> OnBusy:
         raise InvalidArgument(f"on_busy must be one of {', '.join(get_args(OnBusy))}, not {on_busy!r}")
     if pipeline.slot == "once" and on_busy in ("queue", "replace"):
         raise InvalidArgument(f"on_busy={on_busy!r} would wait for ever: pipeline {pipeline.id!r} has slot='once'")
+    if pipeline.mutexes and on_busy in ("queue", "replace"):
+        raise InvalidArgument(f"on_busy={on_busy!r}: pipeline {pipeline.id!r} has mutexes, and no run waits for those")
     return on_busy
 
 
@@ -409,4 +431,14 @@ def _busy(submitted: RunSubmitted, run_id: str, how: str, long: str = "") -> Sch
         f"pipeline {submitted.pipeline!r} has run {run_id}{how} for resource {submitted.resource!r}; "
         f"it occupies the slot{long}",
         run_id,
+    )
+
+
+def _excluded(submitted: RunSubmitted, taken: MutexTaken) -> MutexConflict:
+    return MutexConflict(
+        f"run {taken.run_id} of pipeline {taken.pipeline!r} has mutex {taken.name!r} for resource "
+        f"{submitted.resource!r}",
+        taken.run_id,
+        taken.name,
+        taken.pipeline,
     )

@@ -41,6 +41,7 @@ from perdure.ports.store import (
     share,
     share_served,
 )
+from perdure.storage import memory_holds
 from perdure.storage import memory_retention as retention
 from perdure.storage import memory_workers as workers
 from perdure.storage.memory_base import MemoryBase
@@ -262,7 +263,7 @@ class MemoryStore(MemoryBase):
 
     async def hold_pipeline(self, hold: PipelineHold, /) -> bool:
         self._live()
-        held = self.data.hold(hold)
+        held = memory_holds.hold(self.data.pipeline_holds, hold)
         if held:
             for run in self.data.runs():  # whoever was given a place and cannot start gives it back
                 if run.new is not None and run.new.pipeline == hold.pipeline and run.state is not None:
@@ -272,7 +273,7 @@ class MemoryStore(MemoryBase):
 
     async def release_pipeline(self, pipeline: str, actor: str, note: str, at_us: int, /) -> bool:
         self._live()
-        released = self.data.release_hold(pipeline, actor, note, at_us)
+        released = memory_holds.release(self.data.pipeline_holds, pipeline, actor, note, at_us)
         if released:
             self.data.limits.mend(at_us)
             self._committed()

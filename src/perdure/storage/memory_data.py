@@ -38,6 +38,7 @@ from perdure.ports.store import (
 from perdure.storage.ledgers import Counted, merged
 from perdure.storage.memory_awaits import MemoryAwaits
 from perdure.storage.memory_limits import MemoryLimits
+from perdure.storage.memory_mutexes import MemoryMutexes, without
 
 Slot: TypeAlias = tuple[str, str, str]
 
@@ -109,6 +110,7 @@ class MemoryData:
         self.schedules: dict[str, ScheduleState] = {}
         self.awaits = MemoryAwaits(self._is_live, self._by_id.__contains__, self._keeps_waiting)
         self.limits = MemoryLimits(self._may_start, lambda run, us: self._set_due(self._runs[run], us, ""))
+        self.mutexes = MemoryMutexes()
         self._numbers = itertools.count(1)
         self.stores: list[MemoryBase] = []
 
@@ -122,6 +124,7 @@ class MemoryData:
         self._due.clear()
         self.awaits.clear()
         self.limits.clear()
+        self.mutexes.clear()
 
     # --- writing
 
@@ -165,10 +168,14 @@ class MemoryData:
             holder = self._slots.get(slot)
             if holder is not None and holder.new is not None:
                 return SlotTaken(holder.run_id, holder.new.input_digest)
+        excluded = self.mutexes.refused(new)
+        if excluded is not None:
+            return excluded
         full = self.limits.refused(0, append.permits or (), append.at_us)
         if full is not None:
             return LimitReached(full.limit, full.key)
         run = self.add(new)
+        self.mutexes.take(run.locator, new)
         if append.key is not None:
             self.put_key(append.key)
         if slot is not None and not new.waits:
@@ -184,7 +191,7 @@ class MemoryData:
 
     def add(self, new: NewRun) -> MemoryRun:
         """A run of that id, with nothing in it; there must be none."""
-        run = MemoryRun(next(self._numbers), new.run_id, new=new)
+        run = MemoryRun(next(self._numbers), new.run_id, new=without(new))
         self._runs[run.locator] = self._by_id[run.run_id] = run
         return run
 
@@ -245,6 +252,7 @@ class MemoryData:
     def _end(self, run: MemoryRun, at_us: int) -> None:
         known, run.ended_us = run.ended_us, at_us
         self.limits.ended(run.locator)
+        self.mutexes.free(run.locator)
         for waiter in self.awaits.ended(run.run_id) if known is None else ():
             other = self._by_id[waiter]
             if other.state is not None and other.state.status == "ready" and not other.state.worker:
@@ -353,6 +361,7 @@ class MemoryData:
     def remove(self, run: MemoryRun) -> None:
         self._pass_slot_on(run, run.ended_us or 0)
         self.limits.ended(run.locator)
+        self.mutexes.free(run.locator)
         self.awaits.put(run.run_id, (), 0)
         self._due.pop(run.locator, None)
         del self._runs[run.locator]
@@ -364,7 +373,10 @@ class MemoryData:
         self.awaits.put(run.run_id, (), 0)
         if ended_us is not None:
             self._end(run, ended_us)
-        run.new, run.ended_us = new, ended_us
+        self.mutexes.free(run.locator)
+        if ended_us is None:
+            self.mutexes.take(run.locator, new)
+        run.new, run.ended_us = without(new), ended_us
         self.set_state(run, state)
         if slot_held and new.slot_key is not None and (new.tenant, new.pipeline, new.slot_key) not in self._slots:
             self._hold_slot(run, new)
@@ -375,19 +387,6 @@ class MemoryData:
     def forget_ledgers(self) -> None:
         used = {run.state.signature for run in self._runs.values() if run.state is not None}
         self._ledgers = {signature: ledger for signature, ledger in self._ledgers.items() if signature in used}
-
-    def hold(self, hold: PipelineHold) -> bool:
-        if any(known.pipeline == hold.pipeline and not known.released_us for known in self.pipeline_holds):
-            return False
-        self.pipeline_holds.append(hold)
-        return True
-
-    def release_hold(self, pipeline: str, actor: str, note: str, at_us: int) -> bool:
-        for i, known in enumerate(self.pipeline_holds):
-            if known.pipeline == pipeline and not known.released_us:
-                self.pipeline_holds[i] = replace(known, released_us=at_us, released_by=actor, release_note=note)
-                return True
-        return False
 
     # --- reading
 

@@ -27,7 +27,7 @@ from perdure.ports.store import (
     SlotTaken,
     WaitCycle,
 )
-from perdure.storage.postgres import awaits, keys, limits, slots
+from perdure.storage.postgres import awaits, keys, limits, mutexes, slots
 from perdure.storage.postgres.entries import Entry, EntryResult, PutSnapshot, SetIndex, state_of
 from perdure.storage.postgres.packed import Bools, Byteas, Int8s, Packed, Texts
 from perdure.storage.postgres.place import Place
@@ -48,7 +48,8 @@ from perdure.storage.postgres.session import Session, Statements, Value
 
 
 class SlotMoved(Exception):
-    """A slot was given back between the insert that met its holder and the look at it: the group is sent again."""
+    """A slot or a mutex was given back between the insert that met its holder and the look at it: the group is sent
+    again."""
 
 
 NEXT_COLUMNS = "run, first_seq, count, at_us, append_id, hash, facts"
@@ -182,6 +183,7 @@ async def _lock(session: Session, place: Place, entries: Sequence[Entry]) -> Non
         await session.run(LOCK, values)
     if any(limits.is_limited(entry, state_of(entry)) for entry in entries):
         await limits.lock(session, place)
+    await mutexes.lock(session, (entry.new for entry in entries if type(entry) is Append))
 
 
 Numbered: TypeAlias = list[tuple[int, Append]]
@@ -211,7 +213,7 @@ def _sorted(entries: Sequence[Entry]) -> tuple[Numbered, Numbered, list[tuple[in
 def is_plain(append: Append, new: NewRun) -> bool:
     """Whether nothing but its slot decides about a new run, so that it may be inserted together with others."""
     state = append.index
-    if append.key is not None or new.waits or state is None:
+    if append.key is not None or new.waits or new.mutexes or state is None:
         return False
     return state.status not in TERMINAL and not state.awaits and append.permits is None and not state.permits
 
@@ -349,14 +351,18 @@ async def submit(session: Statements, append: Append, new: NewRun) -> AppendResu
     known = await _known(session, append)
     if known is not None:
         return known
-    if append.key is None and not append.permits:
+    if append.key is None and not append.permits and not new.mutexes:
         return await _submit_here(session, append, new, append.index)
     await session.plain("SAVEPOINT submission")
     taken = None if append.key is None else await keys.take(session, append.key, append.at_us)
-    if taken is not None:
-        result: AppendResult = KeyUsed(taken.run_id, taken.input_digest)
-    else:
-        result = await _submit_here(session, append, new, append.index)
+    try:
+        if taken is not None:
+            result: AppendResult = KeyUsed(taken.run_id, taken.input_digest)
+        else:
+            result = await _submit_here(session, append, new, append.index)
+    except (SlotMoved, mutexes.MutexMoved):
+        await session.plain("ROLLBACK TO SAVEPOINT submission")
+        raise SlotMoved from None
     await session.plain(f"{'RELEASE' if isinstance(result, Committed) else 'ROLLBACK TO'} SAVEPOINT submission")
     return result
 
@@ -380,6 +386,10 @@ async def _submit_here(session: Statements, append: Append, new: NewRun, state: 
     if found is None:
         return await _why_not_new(session, append, new)
     locator: int = found[0]
+    if new.mutexes:
+        excluded = await mutexes.take(session, locator, new, ended=ended_us is not None)
+        if excluded is not None:
+            return excluded
     first = (append.first_seq, append.count, append.at_us, append.append_id, append.hash, append.facts.decode())
     await session.run(INSERT_FIRST, (locator, *first))
     if new.waits and new.slot_key is not None:

@@ -72,7 +72,7 @@ async def do_alone(session: Session, place: Place, entry: Entry | Work, *, patie
 
 
 def subjects(entry: Entry | Work) -> list[Subject]:
-    """What an entry may have to wait for: its run, or the slot and the key that it would take."""
+    """What an entry may have to wait for: its run, or the slot, the mutexes and the key that it would take."""
     if isinstance(entry, (Work, PutSnapshot)):
         return []
     if isinstance(entry, SetIndex) or entry.new is None:
@@ -80,6 +80,7 @@ def subjects(entry: Entry | Work) -> list[Subject]:
     new, found = entry.new, list[Subject]()
     if new.slot_key is not None:
         found.append(("slot", new.slot_key, new.pipeline, new.tenant))
+    found += [("mutex", name, new.resource, new.tenant) for name in new.mutexes]
     if entry.key is not None:
         found.append(("key", entry.key.key, entry.key.pipeline, entry.key.tenant))
     return found

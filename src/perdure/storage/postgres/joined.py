@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from perdure.errors import InvalidArgument, StoreUnavailable
 from perdure.ports.store import TERMINAL, Append, AppendResult, Committed, IndexState, LoadedRun, SubmissionKey
-from perdure.storage.postgres import keys, queries
+from perdure.storage.postgres import keys, mutexes, queries
 from perdure.storage.postgres.foreign import statements_of
 from perdure.storage.postgres.group import FITS, FLAG_OWNED, NEXT_COLUMNS, UPDATE_STATE, SlotMoved, submit, why_lost
 from perdure.storage.postgres.place import Place
@@ -115,6 +115,7 @@ class JoinedTransaction:
     async def _append(self, append: Append) -> AppendResult:
         statements, state = self._statements, append.index
         if append.new is not None:
+            await mutexes.lock(statements, (append.new,))
             return await submit(statements, append, append.new)
         if append.token or (state is not None and (state.awaits or state.status in TERMINAL)):
             raise InvalidArgument("only facts from outside that do not end a run join a caller's transaction")

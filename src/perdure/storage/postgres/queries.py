@@ -14,7 +14,7 @@ from perdure.ports.store import (
 )
 from perdure.storage.ledgers import merged
 from perdure.storage.listing import LIVE, LIVE_STATUS
-from perdure.storage.postgres import awaits, limits
+from perdure.storage.postgres import awaits, limits, mutexes
 from perdure.storage.postgres.packed import Texts
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.rows import (
@@ -216,6 +216,7 @@ async def restore_index(
     )
     await awaits.register(session, n, state)
     await limits.stand_in_line(session, n, state)
+    await mutexes.restore(session, n, new, ended_us)
     kept = ledger_values((state,))
     if kept is not None:
         await session.run(INSERT_LEDGERS, kept)

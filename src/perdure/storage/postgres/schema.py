@@ -11,7 +11,7 @@ import psycopg
 
 from perdure.errors import StoreUnavailable, StoreUnusable
 from perdure.storage import listing
-from perdure.storage.postgres import limit_tables
+from perdure.storage.postgres import limit_tables, mutexes
 from perdure.storage.postgres.listing import IN_INDEX
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.session import Session
@@ -78,7 +78,7 @@ _TABLES = (
     ) WITH (autovacuum_vacuum_insert_scale_factor = 0.1)
     """,
     # Index rows. worker NULL: nobody. waits '': it never waits for its slot. awaiting NULL: it waits for no other run.
-    # limited: it has a place under a limit, or waits for one.
+    # limited: it has a place under a limit, or waits for one. exclusive: it has mutexes, or had.
     # annotations: a JSON object; NULL: it has none.
     f"""
     CREATE TABLE @run (
@@ -111,6 +111,7 @@ _TABLES = (
         waits text COLLATE "C" NOT NULL DEFAULT '',
         awaiting bigint,
         limited boolean NOT NULL DEFAULT false,
+        exclusive boolean NOT NULL DEFAULT false,
         annotations text,
         waits_for text COLLATE "C" NOT NULL GENERATED ALWAYS AS ({listing.waits_for(WAITING)}) STORED
     ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0)
@@ -286,8 +287,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         *_TABLES,
         *limit_tables.TABLES,
+        *mutexes.TABLES,
         *_TRIGGERS,
         *limit_tables.FUNCTIONS,
+        *mutexes.FUNCTIONS,
         *_VIEWS,
         "INSERT INTO @meta (version) VALUES (1)",
     ),

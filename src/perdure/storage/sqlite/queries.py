@@ -20,7 +20,7 @@ from perdure.ports.store import (
 from perdure.storage import labels
 from perdure.storage.ledgers import Counted, merged
 from perdure.storage.listing import LISTED, LIVE_STATUS
-from perdure.storage.sqlite import awaits, limits
+from perdure.storage.sqlite import awaits, limits, mutexes
 from perdure.storage.sqlite.listing import listed
 from perdure.storage.sqlite.rows import (
     INSERT_LEDGER,
@@ -255,6 +255,7 @@ def restore_index(
     con.execute(f"UPDATE run SET {STATE_ASSIGNMENTS}, ended_us = ? WHERE n = ?", (*state_values(state), ended_us, n))
     awaits.register(con.cursor(), n, state)
     limits.register(con.cursor(), n, state, standing)
+    mutexes.restore(con, n, new, ended_us)
     con.executemany(INSERT_LEDGER, ledger_values((state,)))
     con.execute("DELETE FROM stray WHERE run = ?", (n,))
 

@@ -11,7 +11,7 @@ import sqlite3
 
 from perdure.errors import StoreUnusable
 from perdure.storage import listing
-from perdure.storage.sqlite import awaits, limits
+from perdure.storage.sqlite import awaits, limits, mutexes
 from perdure.storage.sqlite.busy import patiently
 from perdure.storage.sqlite.listing import IN_INDEX, NAMED
 from perdure.storage.sqlite.slots import WAITING, grant
@@ -42,7 +42,7 @@ SCHEMA = (
     # Index rows. resource NULL: the slot key or else the run's id.
     # input_digest NULL: the first fact tells it. worker NULL: nobody. waits NULL: it never waits for its slot.
     # awaiting NULL: it waits for no other run. annotations NULL: it has none. limited: it has a place under a limit,
-    # or waits for one.
+    # or waits for one. exclusive: it has mutexes, or had.
     f"""
     CREATE TABLE run (
         n INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -73,6 +73,7 @@ SCHEMA = (
         priority INTEGER NOT NULL DEFAULT 0,
         waits TEXT,
         limited INTEGER NOT NULL DEFAULT 0,
+        exclusive INTEGER NOT NULL DEFAULT 0,
         awaiting INTEGER,
         annotations TEXT,
         waits_for TEXT GENERATED ALWAYS AS ({listing.waits_for(WAITING)}) VIRTUAL
@@ -107,6 +108,7 @@ SCHEMA = (
     *awaits.SCHEMA,
     # Places under limits [R-11].
     *limits.SCHEMA,
+    *mutexes.SCHEMA,
     # Annotations, each a row in the order of a list; kept by triggers, so that a run without any costs nothing.
     """
     CREATE TABLE annotation (

@@ -24,6 +24,7 @@ from perdure.testing.conformance import (
     life,
     limits,
     listing,
+    mutexes,
     picks,
     retention,
     schedules,
@@ -46,6 +47,7 @@ CHECKS: tuple[Check, ...] = (
     *submit.CHECKS,
     *schedules.CHECKS,
     *limits.CHECKS,
+    *mutexes.CHECKS,
     *workers.CHECKS,
     *transactions.CHECKS,
 )

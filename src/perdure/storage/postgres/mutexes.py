@@ -1,0 +1,92 @@
+"""Mutexes: which run has which, for which resource; freed by a trigger with the end of the run [R-10]."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from perdure.ports.records import MutexTaken, NewRun
+from perdure.storage.postgres.packed import Int8s, Texts
+from perdure.storage.postgres.session import Statements
+
+TABLES = (
+    """
+    CREATE TABLE @mutex (
+        tenant text COLLATE "C" NOT NULL,
+        resource text COLLATE "C" NOT NULL,
+        name text COLLATE "C" NOT NULL,
+        run bigint NOT NULL,
+        PRIMARY KEY (tenant, resource, name)
+    )
+    """,
+    "CREATE INDEX mutex_run ON @mutex (run)",
+)
+FUNCTIONS = (
+    """
+    CREATE FUNCTION @mutex_freed() RETURNS trigger LANGUAGE plpgsql AS $body$ BEGIN
+        DELETE FROM @mutex WHERE run = OLD.n;
+        RETURN NULL;
+    END $body$
+    """,
+    "CREATE TRIGGER mutex_freed AFTER UPDATE OF ended_us ON @run FOR EACH ROW "
+    "WHEN (OLD.exclusive AND NEW.ended_us IS NOT NULL) EXECUTE FUNCTION @mutex_freed()",
+    "CREATE TRIGGER mutex_removed AFTER DELETE ON @run FOR EACH ROW "
+    "WHEN (OLD.exclusive) EXECUTE FUNCTION @mutex_freed()",
+)
+_TAKE = """
+    INSERT INTO @mutex (tenant, resource, name, run) SELECT %s, %s, name, %s FROM unnest(%s) s (name)
+    ON CONFLICT DO NOTHING
+"""
+_HOLDER = """
+    SELECT m.name, r.id, r.pipeline FROM @mutex m JOIN @run r ON r.n = m.run
+    WHERE m.tenant = %s AND m.resource = %s AND m.name = ANY (%s) AND m.run <> %s ORDER BY m.name LIMIT 1
+"""
+
+
+class MutexMoved(Exception):
+    """A mutex was given back between the insert that met its holder and the look at it."""
+
+
+async def lock(session: Statements, runs: Iterable[NewRun | None]) -> None:
+    """Keep others from taking the same until the transaction ends: in one order, so that no two wait for each other,
+    whichever mutexes their groups have in common."""
+    keys = {
+        hashlib.sha256("\0".join(("perdure mutex", new.tenant, new.resource, name)).encode()).digest()[:8]
+        for new in runs
+        if new is not None
+        for name in new.mutexes
+    }
+    if keys:
+        numbers = Int8s(sorted(int.from_bytes(key, "big", signed=True) for key in keys))
+        await session.run("SELECT pg_advisory_xact_lock(key) FROM unnest(%s) s (key)", (numbers,))
+
+
+async def take(session: Statements, locator: int, new: NewRun, *, ended: bool) -> MutexTaken | None:
+    """Those that a new run needs; the first that another has: then the caller undoes it all.
+
+    Args:
+        ended: it keeps none, but must have been able to take them.
+
+    Raises:
+        MutexMoved: ask again, after undoing it all.
+    """
+    names = Texts(new.mutexes)
+    if await session.run(_TAKE, (new.tenant, new.resource, locator, names)) != len(new.mutexes):
+        holder = await session.one(_HOLDER, (new.tenant, new.resource, names, locator))
+        if holder is None:
+            raise MutexMoved
+        return MutexTaken(*holder)
+    if ended:
+        await session.run("DELETE FROM @mutex WHERE run = %s", (locator,))
+    else:
+        await session.run("UPDATE @run SET exclusive = true WHERE n = %s", (locator,))
+    return None
+
+
+async def restore(session: Statements, locator: int, new: NewRun, ended_us: int | None) -> None:
+    """Those of a row that was put back; what another has by now stays with that."""
+    await session.run("DELETE FROM @mutex WHERE run = %s", (locator,))
+    if ended_us is None and new.mutexes:
+        await lock(session, (new,))
+        await session.run(_TAKE, (new.tenant, new.resource, locator, Texts(new.mutexes)))
+        await session.run("UPDATE @run SET exclusive = true WHERE n = %s", (locator,))
