@@ -19,11 +19,13 @@ from perdure.core.journal import NewerJournal
         (errors.NotFound("no"), Exit.NOT_FOUND, "perdure list"),
         (errors.ConflictError("no"), Exit.CONFLICT, ""),
         (errors.ScheduleConflict("no", "run7"), Exit.CONFLICT, "perdure show run7"),
+        (errors.MutexConflict("no", "run7", "account", "payout"), Exit.CONFLICT, "perdure show run7"),
         (errors.KeyTaken("no", "terminal"), Exit.CONFLICT, ""),
         (errors.NotAllowed("no"), Exit.CONFLICT, ""),
         (errors.StoreUnavailable("no"), Exit.STORE, "try again"),
         (errors.StoreInUse("no"), Exit.STORE, "stop that engine"),
         (errors.StoreUnusable("no"), Exit.STORE, "doctor"),
+        (errors.ArchiveUnavailable("no"), Exit.STORE, "archived"),
         (errors.InvalidRun("run7", "step-missing", "no"), Exit.INVALID_RUN, "perdure explain run7"),
         (errors.CorruptJournal("run7", 3, "no"), Exit.CORRUPT, "perdure verify run7"),
         (errors.PerdureError("no"), Exit.FINDING, ""),
@@ -46,7 +48,7 @@ def test_every_error_class_is_known() -> None:
     known = {
         "PerdureError", "DefinitionError", "InvalidArgument", "PayloadError", "NotFound", "ConflictError",
         "ScheduleConflict", "KeyTaken", "NotAllowed", "StoreUnavailable", "StoreInUse", "StoreUnusable", "InvalidRun",
-        "CorruptJournal",
+        "CorruptJournal", "MutexConflict", "ArchiveUnavailable",
     }  # fmt: skip
     there = {
         name

@@ -192,7 +192,7 @@ async def test_runs_due_later_cost_nothing(tmp_path: Path) -> None:
     for first, end in ((0, 20), (20, 20_000)):
         con.executemany(
             "INSERT INTO run VALUES (?, ?, '', '', NULL, NULL, 0, 0, NULL, 0, 0, 'ready', ?, NULL, ?, 0, '', '', 0, "
-            "'', 0, x'', 0, NULL, x'', ?, NULL, 0, NULL, NULL)",
+            "'', 0, x'', 0, NULL, x'', ?, NULL, 0, 0, NULL, NULL)",
             ((n + 1, str(n), 5 if n < 8 else 99, n // 4 % 2, n % 4 - 2) for n in range(first, end)),
         )
         steps.append(0)

@@ -84,7 +84,7 @@ class Schedule(Generic[In]):
             resource: what the run is about, or a pure function that says it of the tick; default: as with `submit`.
             tenant: see `submit`.
             on_busy: see `submit`. Default: `queue`, so that each tick has its run, one after the other; `reject` where
-                the pipeline has `slot="once"`. A tick that is refused counts as submitted.
+                the pipeline has `slot="once"` or mutexes. A tick that is refused counts as submitted.
             deadline: seconds or `timedelta` after its submission when a run is canceled.
             annotations: labels of every run, at most 30; `schedule` and `tick` are added.
             priority: from -9 to 9; default: the pipeline's [R-1].
@@ -204,12 +204,16 @@ def _resource(where: str, given: str | Callable[[datetime], str] | None) -> str 
 
 def _on_busy(where: str, pipeline: Pipeline[In, Never, object], given: OnBusyTick | None) -> OnBusyTick:
     if given is None:
-        return "reject" if pipeline.slot == "once" else "queue"
+        return "reject" if pipeline.slot == "once" or pipeline.mutexes else "queue"
     if given not in get_args(OnBusyTick):
         raise DefinitionError(f"{where}: on_busy must be one of {', '.join(get_args(OnBusyTick))}, not {given!r}")
     if pipeline.slot == "once" and given in ("queue", "replace"):
         raise DefinitionError(
             f"{where}: on_busy={given!r} would wait for ever: pipeline {pipeline.id!r} has slot='once'"
+        )
+    if pipeline.mutexes and given in ("queue", "replace"):
+        raise DefinitionError(
+            f"{where}: on_busy={given!r}: pipeline {pipeline.id!r} has mutexes, and no run waits for those"
         )
     return given
 

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterable
 
 from perdure.ports.records import MutexTaken, NewRun
-from perdure.storage.postgres.packed import Int8s, Texts
 from perdure.storage.postgres.session import Statements
 
 TABLES = (
@@ -34,12 +33,12 @@ FUNCTIONS = (
     "WHEN (OLD.exclusive) EXECUTE FUNCTION @mutex_freed()",
 )
 _TAKE = """
-    INSERT INTO @mutex (tenant, resource, name, run) SELECT %s, %s, name, %s FROM unnest(%s) s (name)
+    INSERT INTO @mutex (tenant, resource, name, run) SELECT %s, %s, name, %s FROM unnest(%s::text[]) s (name)
     ON CONFLICT DO NOTHING
 """
 _HOLDER = """
     SELECT m.name, r.id, r.pipeline FROM @mutex m JOIN @run r ON r.n = m.run
-    WHERE m.tenant = %s AND m.resource = %s AND m.name = ANY (%s) AND m.run <> %s ORDER BY m.name LIMIT 1
+    WHERE m.tenant = %s AND m.resource = %s AND m.name = ANY (%s::text[]) AND m.run <> %s ORDER BY m.name LIMIT 1
 """
 
 
@@ -57,8 +56,8 @@ async def lock(session: Statements, runs: Iterable[NewRun | None]) -> None:
         for name in new.mutexes
     }
     if keys:
-        numbers = Int8s(sorted(int.from_bytes(key, "big", signed=True) for key in keys))
-        await session.run("SELECT pg_advisory_xact_lock(key) FROM unnest(%s) s (key)", (numbers,))
+        numbers = sorted(int.from_bytes(key, "big", signed=True) for key in keys)
+        await session.run("SELECT pg_advisory_xact_lock(key) FROM unnest(%s::bigint[]) s (key)", (numbers,))
 
 
 async def take(session: Statements, locator: int, new: NewRun, *, ended: bool) -> MutexTaken | None:
@@ -70,7 +69,7 @@ async def take(session: Statements, locator: int, new: NewRun, *, ended: bool) -
     Raises:
         MutexMoved: ask again, after undoing it all.
     """
-    names = Texts(new.mutexes)
+    names = list(new.mutexes)
     if await session.run(_TAKE, (new.tenant, new.resource, locator, names)) != len(new.mutexes):
         holder = await session.one(_HOLDER, (new.tenant, new.resource, names, locator))
         if holder is None:
@@ -88,5 +87,5 @@ async def restore(session: Statements, locator: int, new: NewRun, ended_us: int 
     await session.run("DELETE FROM @mutex WHERE run = %s", (locator,))
     if ended_us is None and new.mutexes:
         await lock(session, (new,))
-        await session.run(_TAKE, (new.tenant, new.resource, locator, Texts(new.mutexes)))
+        await session.run(_TAKE, (new.tenant, new.resource, locator, list(new.mutexes)))
         await session.run("UPDATE @run SET exclusive = true WHERE n = %s", (locator,))
