@@ -134,6 +134,7 @@ FILTERS = st.builds(
     waiting=st.lists(st.sampled_from(WAITS_FOR), max_size=2, unique=True).map(tuple),
     annotations=LABELS.map(lambda labels: tuple(sorted(labels.items()))),
 )
+MUTEXES = st.lists(st.sampled_from(("a", "b")), max_size=2, unique=True).map(lambda names: tuple(sorted(names)))
 PICK = st.integers(0, 10**6)
 SERVING = st.dictionaries(st.sampled_from(("payout", "payout", "refund", "none")), st.integers(0, 3), max_size=3)
 
@@ -222,6 +223,7 @@ class Agreement(RuleBasedStateMachine):
         token=st.integers(0, 1),
         labels=LABELS,
         permits=st.none() | PERMITS,
+        mutexes=st.just(()) | MUTEXES,
     )
     def submits(
         self,
@@ -234,12 +236,14 @@ class Agreement(RuleBasedStateMachine):
         token: int,
         labels: dict[str, str],
         permits: tuple[Permit, ...] | None,
+        mutexes: tuple[str, ...],
     ) -> None:
         self.made += 1
         run_id = f"run-{self.made * 7919 % 1000:03}"
         draft = Draft(
             run_id, slot=slot, once=once, pipeline=pipeline, tenant=tenant, submitted_us=at_us, annotations=labels
         )
+        draft.new = replace(draft.new, mutexes=mutexes if slot else ())
         append = draft.submit(state, token)
         append.permits = permits
         result = self.send(append)

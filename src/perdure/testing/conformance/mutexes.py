@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from perdure.ports.store import (
     Append,
+    AppendResult,
     Committed,
     IndexState,
     KeyUsed,
@@ -93,11 +94,11 @@ async def many_at_once_for_one_mutex(lab: Lab) -> None:
     """Exactly one wins, in whatever order they name several, and others are not hurt [R-10]."""
     store, beside = await lab.engine(), await lab.client()
     names = (("a", "b"), ("b", "c"), ("a", "b", "c"), ("b",))
-    sent: list[asyncio.Future[object]] = []
+    sent: list[asyncio.Future[AppendResult]] = []
     for i in range(24):
         draft = wanting(f"run-{i}", *names[i % 4], pipeline=f"p-{i}")
-        sent.append(asyncio.ensure_future((store, beside)[i % 2].append(draft.submit())))
-        sent.append(asyncio.ensure_future(store.append(Draft(f"plain-{i}").submit())))
+        sent.append((store, beside)[i % 2].append(draft.submit()))
+        sent.append(store.append(Draft(f"plain-{i}").submit()))
     results = await asyncio.gather(*sent)
     kinds = [type(result) for result in results]
     expect(kinds.count(MutexTaken), 23, "how many were refused")
@@ -105,7 +106,7 @@ async def many_at_once_for_one_mutex(lab: Lab) -> None:
     await _all_name_the_winner(results[::2])
 
 
-async def _all_name_the_winner(results: list[object]) -> None:
+async def _all_name_the_winner(results: list[AppendResult]) -> None:
     won = [i for i, result in enumerate(results) if isinstance(result, Committed)]
     holders = {result.run_id for result in results if isinstance(result, MutexTaken)}
     expect(holders, {f"run-{i}" for i in won}, "whom the refusals name")
