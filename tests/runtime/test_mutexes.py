@@ -64,6 +64,7 @@ async def test_the_second_pipeline_is_refused_until_the_first_has_ended(system: 
         assert (await engine.submit(close, "b")).created
         assert (await engine.submit(close, "a", tenant="acme")).created
         assert len(await engine.list()) == 3
+        assert (await engine.verify()).findings == ()
         gate.go.set()
         assert isinstance(await first.result(), Succeeded)
         assert isinstance(await (await engine.submit(close, "a")).result(), Succeeded)
@@ -139,6 +140,7 @@ async def test_it_outlives_its_engine_and_a_lost_index(tmp_path: Path) -> None:
         con.execute("DELETE FROM run")
         assert con.execute("SELECT count(*) FROM mutex").fetchone() == (0,)
     async with many.engine(store=SqliteStore(path)) as engine:
+        assert (await engine.verify()).findings == ()
         with pytest.raises(MutexConflict, match=run.id):
             await engine.submit(close, "a", delay=HOUR)
         assert (await engine.submit(payout, "b", delay=HOUR)).created

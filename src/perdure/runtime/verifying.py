@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable
 
+from msgspec.structs import replace
+
 from perdure.core.journal import NewerJournal
 from perdure.core.plan import Parked
 from perdure.core.projection import REDUCER_VERSION, Projection, dump
@@ -94,7 +96,7 @@ def check_run(loaded: LoadedRun, snapshot: Snapshot | None, now_us: int) -> list
 def _row_problems(p: Projection, row: RunRow, now_us: int) -> list[str]:
     problems: list[str] = []
     run, state = row.run, row.state
-    if p.submitted is not None and run != new_run(p.submitted, p.submitted_us):
+    if p.submitted is not None and run != replace(new_run(p.submitted, p.submitted_us), mutexes=()):
         problems.append("its index row names another pipeline, resource, slot, input or time than its first fact")
     if state.version > p.version or (state.version == p.version and state.tail_hash not in (b"", p.row_hash)):
         problems.append(f"its tail is lost: the index knew version {state.version}, the journal ends at {p.version}")
