@@ -22,7 +22,7 @@ from perdure import (
 )
 from perdure.storage.sqlite import SqliteStore
 from perdure.testing.clock import VirtualSystem
-from tests.drivers import conninfo
+from tests.drivers import DRIVERS
 from tests.runtime import kinship
 from tests.runtime.lab import Events, Gate, Inv, Line, World, app, facts, line, virtually
 
@@ -195,26 +195,35 @@ async def test_the_first_fact_tells_them_sorted(system: VirtualSystem) -> None:
 
 
 async def test_two_workers_on_postgres(postgres_url: str) -> None:
-    """R-10, I-1: one of both gets it; in a caller's transaction too, whose rollback leaves nothing taken."""
-    import psycopg
-
+    """R-10: whichever of them asks; what one's run had, the other's gets after its end."""
     gate = Gate()
     payout, close = held(gate, "payout", *ACCOUNT), held(gate, "close", *ACCOUNT)
     many = app(payout, close)
-    async with many.engine(store=postgres_url) as one, many.client(store=postgres_url) as other:
-        async with await psycopg.AsyncConnection.connect(conninfo(postgres_url)) as connection:
-            await one.submit(close, "a", connection=connection)
-            await connection.rollback()
-            run = await one.submit(payout, "a")
-            with pytest.raises(MutexConflict, match=run.id):
-                await other.submit(close, "a", connection=connection)
-            kept = await other.submit(close, "b", connection=connection)
-            await connection.commit()
+    async with many.engine(store=postgres_url) as one, many.engine(store=postgres_url) as other:
+        run = await one.submit(payout, "a")
         with pytest.raises(MutexConflict, match=run.id):
             await other.submit(close, "a")
-        with pytest.raises(MutexConflict, match=kept.id):
-            await one.submit(payout, "b")
         gate.go.set()
-        assert isinstance(await run.result(), Succeeded)
-        again = await other.submit(close, "a")
-        assert isinstance(await again.result(timeout=30), Succeeded)
+        assert isinstance(await run.result(timeout=30), Succeeded)
+        assert isinstance(await (await other.submit(close, "a")).result(timeout=30), Succeeded)
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_in_a_callers_transaction(postgres_url: str, driver: str) -> None:
+    """R-10, I-1: a refusal leaves the transaction as it was; a rollback leaves nothing taken."""
+    payout, close = held(Gate(), "payout", *ACCOUNT), held(Gate(), "close", *ACCOUNT)
+    async with app(payout, close).client(store=postgres_url) as client:
+        async with DRIVERS[driver](postgres_url) as caller:
+            await client.submit(close, driver, connection=caller.connection)
+            await caller.rollback()
+        run = await client.submit(payout, driver)
+        async with DRIVERS[driver](postgres_url) as caller:
+            with pytest.raises(MutexConflict, match=run.id):
+                await client.submit(close, driver, connection=caller.connection)
+            kept = await client.submit(close, f"{driver} b", connection=caller.connection)
+            with pytest.raises(MutexConflict, match=kept.id):
+                await client.submit(payout, f"{driver} b", connection=caller.connection)
+            await caller.commit()
+        with pytest.raises(MutexConflict, match=kept.id):
+            await client.submit(payout, f"{driver} b")
+        assert len(await client.list()) == 2

@@ -474,6 +474,8 @@ foreign_output: Pipeline[PayoutInput, Deps, Hold] = Pipeline(  # E
 )
 
 no_output = Pipeline(id="p", input=PayoutInput, deps=Deps, steps=(reserve,))  # E
+Pipeline(id="p", input=PayoutInput, deps=Deps, steps=(reserve,), output=nothing, mutexes=(reserve,))  # E
+Pipeline(id="p", input=PayoutInput, deps=Deps, steps=(reserve,), output=nothing, mutexes=("account",))
 
 undecorated: Pipeline[PayoutInput, Deps, None] = Pipeline(  # E
     id="p", input=PayoutInput, deps=Deps, steps=(large,), output=nothing
