@@ -8,6 +8,11 @@ from typing import Protocol
 class System(Protocol):
     """What only the outside world can give: the time, new ids, and chance."""
 
+    @property
+    def follows_store(self) -> bool:
+        """Whether a store's own clock, where it has one, counts instead of this one; not if a script moves the time."""
+        ...
+
     def now_us(self) -> int:
         """Microseconds since the epoch, UTC. May jump; it decides *when*, never *who* [R-3]."""
         ...

@@ -56,6 +56,7 @@ class Claimer:
         self._awaiting_claims = False
         self._reading = 0
         self._turn = 0
+        self._picking = False
         self._wanted: dict[str, None] = {}
         self._shared = host.store.shared
         self._task: asyncio.Task[None] | None = None
@@ -86,6 +87,11 @@ class Claimer:
     def known(self) -> set[str]:
         """Runs that this engine has, or is about to have."""
         return self._host.live.keys() | self.claiming.keys()
+
+    @property
+    def busy(self) -> bool:
+        """Whether runs are being claimed, or about to be: those that are being picked are nowhere else by then."""
+        return self._picking or bool(self.claiming)
 
     @property
     def free(self) -> int:
@@ -119,7 +125,7 @@ class Claimer:
         self._maybe_quiet()
 
     def _maybe_quiet(self) -> None:
-        if not self._host.live and not self.claiming:
+        if not self._host.live and not self.busy:
             self.quiet.set()
 
     async def _forever(self) -> None:
@@ -160,8 +166,13 @@ class Claimer:
         if free <= 0:
             self.backlog = True
             return SWEEP_S
-        take = self._pick if self._shared else self._take
-        return await take(now_us, min(free, PAGE))
+        if not self._shared:
+            return await self._take(now_us, min(free, PAGE))
+        self._picking = True
+        try:
+            return await self._pick(now_us, min(free, PAGE))
+        finally:
+            self._picking = False
 
     async def _pick(self, now_us: int, limit: int) -> float:
         """Pick up to `limit` of the runs due now: nobody else gets them, and they are read all at once [R-3]."""

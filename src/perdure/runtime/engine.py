@@ -250,10 +250,10 @@ class Engine(Client):
             if self._errands:
                 await asyncio.wait(set(self._errands))
                 continue
-            if not self._host.live and not claimer.claiming:
+            if not self._host.live and not claimer.busy:
                 serving = self._host.serving if self._store.shared else None
                 due = await self._store.due(self._system.now_us(), 1, 0, serving)
-                if not due and not self._host.live and not claimer.claiming:
+                if not due and not self._host.live and not claimer.busy:
                     return
                 claimer.due_at(0)
             await claimer.quiet.wait()

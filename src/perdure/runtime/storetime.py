@@ -29,6 +29,7 @@ class StoreTime:
     def __init__(self, system: System) -> None:
         self._system = system
         self.ahead_us = 0
+        self.follows_store = True
         self.steady_s = system.steady_s
         self.run_id = system.run_id
         self.append_id = system.append_id
@@ -54,7 +55,7 @@ class StoreTime:
 
 async def store_time(system: System, store: Store) -> System:
     """The clock to go by for who opened a store: its own, if it has one."""
-    if await store.clock_us() is None:
+    if not system.follows_store or await store.clock_us() is None:
         return system
     time = StoreTime(system)
     await time.ask(store)

@@ -24,6 +24,8 @@ class RealSystem:
     that newest-first listings are stable; across processes they rise as far as the clocks agree.
     """
 
+    follows_store = True
+
     def __init__(self) -> None:
         self._random = random.Random(os.urandom(16))
         self._prefix = os.urandom(8)

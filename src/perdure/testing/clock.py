@@ -182,6 +182,8 @@ class VirtualSystem:
             timers of the loop do not notice, as those of a real one would not.
     """
 
+    follows_store = True
+
     def __init__(self, loop: VirtualLoop, seed: int = 0, *, skew_us: int = 0) -> None:
         self.loop = loop
         self._random = random.Random(f"perdure {seed}")

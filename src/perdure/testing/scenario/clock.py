@@ -9,6 +9,8 @@ from perdure.runtime.system import RealSystem
 class MovedSystem:
     """Another system, with its clock ahead by as much as the script let pass."""
 
+    follows_store = False
+
     def __init__(self, system: System | None) -> None:
         self._system = RealSystem() if system is None else system
         self._ahead_us = 0

@@ -211,7 +211,8 @@ class EngineDriver(Stage):
     async def _invalid(self, entry: Invalid) -> None:
         await self._go()
         info = await self._settle()
-        if info.status == "ready" and info.due_us is None:  # who waits for others is judged when they have come
+        if info.status == "ready" and info.due_us is None and not info.worker:
+            # who waits for others is judged when they have come
             explained = await self._client.explain(self._run_id)
             if not isinstance(explained.next, InvalidOp):
                 raise await self._difference(entry, "an invalid run")

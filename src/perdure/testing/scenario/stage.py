@@ -15,12 +15,15 @@ import msgspec
 
 from perdure.app import App
 from perdure.core.facts import Fact, Phase, SegmentAttemptStarted
+from perdure.core.future import Candidate
+from perdure.core.operations import HeldOp
 from perdure.define.invocation import Invocation
 from perdure.define.items import ItemInvocation
-from perdure.define.pipeline import Pipeline
+from perdure.define.pipeline import AnyPipeline, Pipeline
 from perdure.define.signals import Fail
 from perdure.ports.clock import System
 from perdure.ports.store import Store
+from perdure.runtime.deploying import deploy_all
 from perdure.runtime.engine import Engine
 from perdure.runtime.info import RunInfo
 from perdure.testing.scenario.author import Author
@@ -105,6 +108,8 @@ class Stage:
         self._steps: tuple[ScriptStep, ...] = ()
         self._pipeline: Pipeline[None, object, None] | None = None
         self._engine: Engine | None = None
+        self._lost = ""
+        """The worker whose process was lost."""
         self._run_id = ""
         self._held_at: int | None = None
         """Claims of the run when the pipeline was held; None while it is not."""
@@ -134,8 +139,14 @@ class Stage:
         if self._arrival is not None or self._held_at is not None:
             return
         info = await self._client.info(self._run_id)
-        if info.status in ("held", "invalid") and not (info.status == "invalid" and self._scripted_invalid(info)):
+        if info.status == "invalid" and self._scripted_invalid(info):
+            return
+        if info.status in ("held", "invalid") or await self._is_held(info):
             await self._client.retry(self._run_id, actor="script")
+
+    async def _is_held(self, info: RunInfo) -> bool:
+        """Whether the facts say so: where workers pick runs, one that rests may have an owner that has yet to see it."""
+        return not info.ended and isinstance((await self._client.explain(self._run_id)).next, HeldOp)
 
     def _scripted_invalid(self, info: RunInfo) -> bool:
         """The run is invalid because the script said so, and still says so."""
@@ -193,9 +204,7 @@ class Stage:
 
     def _rests(self, info: RunInfo) -> bool:
         far = info.due_us is not None and info.due_us - self._system.now_us() > FAR_US // 2
-        parked = info.due_us is None and not info.canceling  # who is canceled waits for child runs only
-        if info.worker and info.status == "ready":  # picked, and about to be claimed
-            return False
+        parked = info.due_us is None and not info.worker and not info.canceling  # who is canceled waits for child runs
         return info.status in _QUIET or (info.status == "ready" and (far or parked))
 
     def _goes_on(self, index: int) -> bool:
@@ -242,17 +251,17 @@ class Stage:
         other = self._author.other.bind()
         app = App(self._pipeline.bind(), other, build="scenario", store="memory://", drain_timeout=0)
         self._stack = AsyncExitStack()
-        await self._bury()
-        self._engine = await self._stack.enter_async_context(app.engine(store=self._open_store(), system=self._system))
-
-    async def _bury(self) -> None:
-        """Nobody else works here: a process that was lost need not be waited for until its lease is over."""
         store = self._open_store()
-        if self._run_id and store.shared:
-            await store.open(owner=None)
-            for row in await store.workers():
-                await store.bury(row.id, row.beat)
-            await store.close()
+        if store.shared:
+            await self._as_one_of_many(store, self._pipeline)
+        self._engine = await self._stack.enter_async_context(app.engine(store=store, system=self._system))
+
+    async def _as_one_of_many(self, store: Store, pipeline: AnyPipeline) -> None:
+        """Where workers share a store: a lost process was found dead, and what starts now is deployed [R-3, D-5]."""
+        await store.open(owner=None)
+        await store.retire(self._lost)
+        await deploy_all(store, self._system, {pipeline.id: Candidate(pipeline.topology)}, "script", force=True)
+        await store.close()
 
     async def _stop(self) -> None:
         await self._stack.aclose()
@@ -261,6 +270,7 @@ class Stage:
 
     def _abort(self) -> None:
         """Lose the process: nothing more is written."""
+        self._lost = self._client.worker
         self._client.abort()
         self._engine = None
         self._forget_handlers()
