@@ -145,7 +145,7 @@ class Stage:
             await self._client.retry(self._run_id, actor="script")
 
     async def _is_held(self, info: RunInfo) -> bool:
-        """Whether the facts say so: where workers pick runs, one that rests may have an owner that has yet to see it."""
+        """Whether the facts say so: where workers pick runs, one that rests may have an owner that has not seen it."""
         return not info.ended and isinstance((await self._client.explain(self._run_id)).next, HeldOp)
 
     def _scripted_invalid(self, info: RunInfo) -> bool:
