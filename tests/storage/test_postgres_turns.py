@@ -120,6 +120,7 @@ async def test_no_query_about_due_runs_scans(postgres: PostgresServer) -> None:
         pass
     park(postgres, "costs", 12, due_us=f"{T0} + n")
     touched: list[dict[str, int]] = []
+    plans: dict[str, dict[str, object]] = {}
     for waiting, newer in ((200, 0), (20_000, 5_000)):
         park(postgres, "costs", waiting)
         if newer:

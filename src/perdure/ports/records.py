@@ -125,9 +125,10 @@ class Append(msgspec.Struct, gc=False):
         new: for a new run its immutable columns.
         index: the new index state, or None where no column changes. From an owner (token > 0, or a new run) it is
             written as it stands and clears `attention`. From outside (token 0) it is written only if nobody owns
-            the run at that moment; if somebody does, `attention` is set instead, also where `index` is None. A
-            terminal status records `at_us` as the end and frees the slot unless `slot_once`; whoever waits for it gets
-            it in the same transaction [R-16].
+            the run at that moment; if somebody does, `attention` is set instead, also where `index` is None, and an
+            append that would end the run is refused with `Conflict`: its owner may know better. A terminal status
+            records `at_us` as the end and frees the slot unless `slot_once`; whoever waits for it gets it in the same
+            transaction [R-16].
         key: for a new run the key it is submitted under: taken together with the run, or the answer is `KeyUsed`.
         permits: places under limits that the run has from this append on, all of them, or the answer is `LimitReached`;
             of those for an operation it has no others then. None: nothing changes. Places hang on the run: what it was
@@ -149,6 +150,11 @@ class Append(msgspec.Struct, gc=False):
     index: IndexState | None = None
     key: SubmissionKey | None = None
     permits: tuple[Permit, ...] | None = None
+
+
+def ends_from_outside(append: Append) -> bool:
+    """Whether an append ends a run without being its owner's."""
+    return append.token == 0 and append.new is None and append.index is not None and append.index.status in TERMINAL
 
 
 class Committed(msgspec.Struct, frozen=True, gc=False):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
+from perdure.ports.records import ends_from_outside
 from perdure.ports.store import (
     TERMINAL,
     Append,
@@ -140,7 +141,8 @@ class MemoryData:
         if run.state is not None and 0 < append.token < run.state.token:
             return Fenced(run.state.token)
         before = run.at.get(append.prev_seq)
-        if taken is not None or before is None or before.hash != append.prev_hash:
+        unasked = ends_from_outside(append) and run.state is not None and bool(run.state.worker)
+        if taken is not None or before is None or before.hash != append.prev_hash or unasked:
             return Conflict()
         if append.token and self._closes_a_circle(run, append.index):
             return WaitCycle()

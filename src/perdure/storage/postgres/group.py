@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from perdure.ports.records import ends_from_outside
 from perdure.ports.store import (
     TERMINAL,
     Append,
@@ -111,6 +112,7 @@ INSERT_RUN = f"""
     ON CONFLICT DO NOTHING RETURNING n
 """
 INSERT_FIRST = f"INSERT INTO @journal ({NEXT_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s)"
+OWNED = "SELECT 1 FROM @run WHERE n = %s AND worker IS NOT NULL"
 UPDATE_STATE = f"UPDATE @run SET {STATE_ASSIGNMENTS} WHERE n = %s"
 UPDATE_END = f"UPDATE @run SET {STATE_ASSIGNMENTS}, ended_us = %s, slot_held = slot_held AND slot_once WHERE n = %s"
 _AT_TAIL = """
@@ -202,7 +204,7 @@ def _sorted(entries: Sequence[Entry]) -> tuple[Numbered, Numbered, list[tuple[in
         elif entry.new is not None:
             (new if ids[entry.run_id] == 1 and is_plain(entry, entry.new) else rest).append((at, entry))
         elif per_run[entry.locator] == 1 and not (
-            entry.index is not None and (entry.index.awaits or entry.index.permits)
+            entry.index is not None and (entry.index.awaits or entry.index.permits or ends_from_outside(entry))
         ):
             many.append((at, entry))
         else:
@@ -323,6 +325,9 @@ async def _closes_a_circle(session: Session, run_id: str, state: IndexState | No
 async def _append(session: Session, append: Append) -> AppendResult:
     if not await session.rows(APPEND, [*_next_arrays([append]), session.worker, session.worker]):
         return await why_lost(session, append)
+    if ends_from_outside(append) and await session.one(OWNED, (append.locator,)) is not None:
+        await session.run(TAKE_BACK, (append.locator, append.first_seq))
+        return Conflict()
     if append.token and await _closes_a_circle(session, append.run_id, append.index):
         await session.run(TAKE_BACK, (append.locator, append.first_seq))
         return WaitCycle()

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from perdure.ports.records import ends_from_outside
 from perdure.ports.store import (
     TERMINAL,
     Append,
@@ -116,6 +117,7 @@ _AT_TAIL = (
 UPDATE_IF_AT_TAIL = f"UPDATE run SET {STATE_ASSIGNMENTS} WHERE {_AT_TAIL}"
 ID_AT_TAIL = f"SELECT id FROM run WHERE {_AT_TAIL}"
 TAKE_BACK = "DELETE FROM journal WHERE run = ? AND first_seq = ?"
+OWNED = "SELECT 1 FROM run WHERE n = ? AND worker IS NOT NULL"
 FLAG_OWNED = "UPDATE run SET attention = 1 WHERE n = ? AND worker IS NOT NULL"
 PUT_SNAPSHOT = """
     INSERT OR REPLACE INTO snapshot (run, row_seq, row_hash, version, reducer, data)
@@ -284,6 +286,9 @@ def _append(cursor: sqlite3.Cursor, append: Append) -> AppendResult:
     cursor.execute(INSERT_NEXT, _values(append))
     if cursor.rowcount != 1:
         return _why_lost(cursor.connection, append)
+    if ends_from_outside(append) and one(cursor.connection, OWNED, (append.locator,)) is not None:
+        cursor.execute(TAKE_BACK, (append.locator, append.first_seq))
+        return Conflict()
     if append.token and _closes_a_circle(cursor.connection, append.run_id, append.index):
         cursor.execute(TAKE_BACK, (append.locator, append.first_seq))
         return WaitCycle()

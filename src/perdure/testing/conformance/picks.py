@@ -7,7 +7,7 @@ import asyncio
 from msgspec.structs import replace
 
 from perdure.core.facts import RunCancelRequested
-from perdure.ports.store import Committed, IndexState, PipelineHold, Store
+from perdure.ports.store import Committed, Conflict, IndexState, PipelineHold, Store
 from perdure.testing.conformance.lab import (
     READY,
     T0,
@@ -81,6 +81,20 @@ async def a_picked_run_is_its_workers(lab: Lab) -> None:
     claim = draft.claim(4)
     await put(store, draft, claim)
     expect((await loaded(store, draft)).row.state, owned(4), "state of the claimed run")
+
+
+@check
+async def a_picked_run_is_not_ended_from_outside(lab: Lab) -> None:
+    """Its owner may know better: who gives it up has to look again. Nobody's run ends as before [D-7, J-6]."""
+    store = await lab.engine()
+    draft = await _due(store, "run-1", T0)
+    await store.pick("w1", T0, 1, 0, {"payout": 0})
+    given_up = draft.next(RunCancelRequested("ada"), index=IndexState("failed"))
+    expect(await store.append(given_up), Conflict(), "the end of a picked run")
+    expect((await loaded(store, draft)).rows, tuple(draft.rows), "its journal")
+    await store.unpick("w1", ["run-1"], T0)
+    await put(store, draft, given_up)
+    expect((await loaded(store, draft)).row.ended_us, given_up.at_us, "its end")
 
 
 @check
