@@ -111,12 +111,13 @@ PERMITS = st.lists(
     max_size=3,
     unique=True,
 ).map(tuple)
-NEEDY = st.builds(
-    lambda state, permits, at_us: replace(state, permits=permits, at_us=at_us, status="ready", worker=""),
-    UNSIGNED,
-    PERMITS,
-    TIMES,
-)
+
+
+def _needy(state: IndexState, permits: tuple[Permit, ...], at_us: int) -> IndexState:
+    return replace(state, permits=permits, at_us=at_us, status="ready", worker="")
+
+
+NEEDY = st.builds(_needy, UNSIGNED, PERMITS, TIMES)
 STATES = SIGNED | AWAITING | NEEDY
 LABELS = st.dictionaries(st.sampled_from(("team", "invoice")), st.sampled_from(("a", "ü")), max_size=2)
 FILTERS = st.builds(

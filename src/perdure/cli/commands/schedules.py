@@ -120,7 +120,7 @@ def resume_schedule(
 
 async def _stored(client: Client, place: Place, ticks: int, *, removed: bool) -> list[ScheduleInfo]:
     """What the store knows; of what was removed what is asked for, and what the application has again."""
-    declared = set() if place.app is None else {each.id for each in place.app.app.schedules}
+    declared: set[str] = set() if place.app is None else {each.id for each in place.app.app.schedules}
     found = await client.schedules(ticks=ticks, all=True)
     return [info for info in found if removed or info.removed_at is None or info.id in declared]
 

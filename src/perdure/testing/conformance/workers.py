@@ -5,7 +5,20 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from perdure.ports.store import Committed, Deployment, WorkerRow
-from perdure.testing.conformance.lab import ENDED, READY, T0, Check, Lab, claimed, expect, loaded, owned, part, put
+from perdure.testing.conformance.lab import (
+    ENDED,
+    READY,
+    T0,
+    Check,
+    Draft,
+    Lab,
+    claimed,
+    expect,
+    loaded,
+    owned,
+    part,
+    put,
+)
 
 CHECKS: list[Check] = []
 check = part(CHECKS)
@@ -65,7 +78,7 @@ async def what_the_dead_leave_is_due(lab: Lab) -> None:
     store = await lab.engine()
     if not store.shared:
         return
-    drafts = {}
+    drafts: dict[str, Draft] = {}
     for name in ("living", "dead", "unknown"):
         drafts[name] = await claimed(store, f"run-{name}")
         await put(store, drafts[name], drafts[name].next(token=1, index=owned(worker=name)))

@@ -204,7 +204,9 @@ class Stage:
 
     def _rests(self, info: RunInfo) -> bool:
         far = info.due_us is not None and info.due_us - self._system.now_us() > FAR_US // 2
-        parked = info.due_us is None and not info.worker and not info.canceling  # who is canceled waits for child runs
+        if info.worker or info.attention:  # picked by a worker, also a run that is held, and about to be looked at
+            return False
+        parked = info.due_us is None and not info.canceling  # who is canceled waits for child runs only
         return info.status in _QUIET or (info.status == "ready" and (far or parked))
 
     def _goes_on(self, index: int) -> bool:
