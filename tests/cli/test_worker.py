@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from perdure.cli.workerchild import Order
 from perdure.testing.clock import VirtualSystem
 from tests.cli.harness import Cli, records
 from tests.cli.project import SETTINGS
-from tests.cli.terminal import Piped
+from tests.cli.terminal import PATIENCE_S, Piped
 from tests.postgres import PostgresServer
 from tests.runtime.lab import Inv, app, line, virtually
 from tests.runtime.test_workers import LEASE_S, Shared
@@ -110,6 +111,9 @@ def test_what_a_killed_process_had_goes_on_at_once_and_a_signal_drains_all(
     assert second != first
     (folder / "a").touch()
     worker.read_until("of slow succeeded")
+    deadline = time.monotonic() + PATIENCE_S
+    while cli("workers").out.count(" alive ") < 2 and time.monotonic() < deadline:
+        pass  # the one that was started again takes a while to come
     submit(cli, "b")
     child = begun(worker, "b")
     os.kill(child, signal.SIGTERM)
