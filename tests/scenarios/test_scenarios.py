@@ -39,8 +39,7 @@ def test_every_scenario(on: On, part: int, request: pytest.FixtureRequest) -> No
     assert report.ran == len(chosen)
 
 
-@pytest.mark.deep  # until the script waits for runs that a worker has picked and not yet claimed
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", [0, *[pytest.param(part, marks=pytest.mark.deep) for part in range(1, PARTS)]])
 def test_every_scenario_on_postgres(part: int, postgres: PostgresServer) -> None:
     """In one schema that is emptied after each; nothing of it stays behind [I-7]."""
     chosen = SCENARIOS[part::PARTS]

@@ -371,7 +371,7 @@ def _permit_abandon(force: bool) -> Callable[[RunRow], None]:
 
     def permit(row: RunRow) -> None:
         run_id, status = row.run.run_id, row.state.status
-        if row.state.worker:
+        if row.state.worker and status == "running":  # else it was picked only: nothing of it is executed
             raise NotAllowed(f"run {run_id}: an engine is executing it; hold it first, then abandon it by force")
         if status != "invalid" and not force and row.ended_us is None:
             raise NotAllowed(f"run {run_id}: it is {status}, not invalid; only by force is it given up nevertheless")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import assert_never
 
@@ -55,6 +56,7 @@ async def admit(
         KeyTaken: a guard key is taken by other content [J-5].
         NotAllowed: the run's state does not permit it.
     """
+    pause_s = 0.01
     while True:
         loaded = await journal.load(run_id)
         if loaded is None:
@@ -67,6 +69,9 @@ async def admit(
                 facts = [fact, *more]
                 if dry_run or await _append(journal, system, p, facts, loaded.row, tell):
                     return True
+                if p.ended is not None and loaded.row.state.worker:  # a worker has picked it, and is about to look
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(pause_s * 2, 0.5)
             case admission.Duplicate():
                 return False
             case admission.Taken(key, problem):

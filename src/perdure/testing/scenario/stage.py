@@ -21,6 +21,7 @@ from perdure.define.invocation import Invocation
 from perdure.define.items import ItemInvocation
 from perdure.define.pipeline import AnyPipeline, Pipeline
 from perdure.define.signals import Fail
+from perdure.errors import KeyTaken
 from perdure.ports.clock import System
 from perdure.ports.store import Store
 from perdure.runtime.deploying import deploy_all
@@ -142,7 +143,8 @@ class Stage:
         if info.status == "invalid" and self._scripted_invalid(info):
             return
         if info.status in ("held", "invalid") or await self._is_held(info):
-            await self._client.retry(self._run_id, actor="script")
+            with suppress(KeyTaken):  # it has ended meanwhile
+                await self._client.retry(self._run_id, actor="script")
 
     async def _is_held(self, info: RunInfo) -> bool:
         """Whether the facts say so: where workers pick runs, one that rests may have an owner that has not seen it."""
