@@ -41,7 +41,6 @@ from perdure.ports.store import (
     share,
     share_served,
 )
-from perdure.storage import memory_holds
 from perdure.storage import memory_retention as retention
 from perdure.storage import memory_workers as workers
 from perdure.storage.memory_base import MemoryBase
@@ -263,7 +262,7 @@ class MemoryStore(MemoryBase):
 
     async def hold_pipeline(self, hold: PipelineHold, /) -> bool:
         self._live()
-        held = memory_holds.hold(self.data.pipeline_holds, hold)
+        held = self.data.hold(hold)
         if held:
             for run in self.data.runs():  # whoever was given a place and cannot start gives it back
                 if run.new is not None and run.new.pipeline == hold.pipeline and run.state is not None:
@@ -273,7 +272,7 @@ class MemoryStore(MemoryBase):
 
     async def release_pipeline(self, pipeline: str, actor: str, note: str, at_us: int, /) -> bool:
         self._live()
-        released = memory_holds.release(self.data.pipeline_holds, pipeline, actor, note, at_us)
+        released = self.data.release_hold(pipeline, actor, note, at_us)
         if released:
             self.data.limits.mend(at_us)
             self._committed()

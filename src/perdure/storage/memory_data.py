@@ -25,7 +25,6 @@ from perdure.ports.store import (
     LedgerCount,
     LimitReached,
     NewRun,
-    PipelineHold,
     RunRow,
     ScheduleState,
     Serving,
@@ -38,6 +37,7 @@ from perdure.ports.store import (
 )
 from perdure.storage.ledgers import Counted, merged
 from perdure.storage.memory_awaits import MemoryAwaits
+from perdure.storage.memory_holds import MemoryHolds
 from perdure.storage.memory_limits import MemoryLimits
 from perdure.storage.memory_mutexes import MemoryMutexes, without
 
@@ -80,7 +80,7 @@ class MemoryRun:
         return self.new is not None and bool(self.new.waits) and not self.slot_held and self.ended_us is None
 
 
-class MemoryData:
+class MemoryData(MemoryHolds):
     """What a `MemoryStore` keeps. It can outlive the store, as a file outlives a process.
 
     `MemoryStore(data)` reopens it.
@@ -89,12 +89,12 @@ class MemoryData:
         shared: any number of engines may work on it, as on a server; see `Store.shared`.
         owner: worker id of the engine that owns it, or None; where it is shared, always None.
         workers: who works on it, by id.
-        pipeline_holds: those in force and those that ended.
         schedules: by id.
         commits: number of groups committed, for tests that count.
     """
 
     def __init__(self, *, shared: bool = False) -> None:
+        super().__init__()
         self.shared = shared
         self.owner: str | None = None
         self.workers: dict[str, WorkerRow] = {}
@@ -107,7 +107,6 @@ class MemoryData:
         self._due: dict[int, int] = {}
         self.registry: list[Deployment] = []
         self._ledgers: dict[bytes, bytes] = {}
-        self.pipeline_holds: list[PipelineHold] = []
         self.schedules: dict[str, ScheduleState] = {}
         self.awaits = MemoryAwaits(self._is_live, self._by_id.__contains__, self._keeps_waiting)
         self.limits = MemoryLimits(self._may_start, lambda run, us: self._set_due(self._runs[run], us, ""))
