@@ -121,6 +121,7 @@ def gives_up_what_is_executed(patch: pytest.MonkeyPatch) -> None:
         return lambda row: None
 
     patch.setattr("perdure.runtime.operating._permit_abandon", permit)
+    patch.setattr("perdure.storage.memory_data.ends_from_outside", lambda append: False)  # the store would not have it
 
 
 def gives_up_without_doubt(patch: pytest.MonkeyPatch) -> None:
