@@ -16,7 +16,7 @@ from perdure.core.projection import Projection
 from perdure.core.reconciler import Lists
 from perdure.core.topology import Topology
 from perdure.ports.joining import Journal
-from perdure.ports.store import Candidate, RunRow, Serving, SubmissionKey
+from perdure.ports.store import Append, Candidate, RunRow, Serving, SubmissionKey
 from perdure.runtime.client import Client
 from perdure.runtime.engine import Engine
 from perdure.storage.memory_data import MemoryData, MemoryRun, Slot
@@ -121,7 +121,11 @@ def gives_up_what_is_executed(patch: pytest.MonkeyPatch) -> None:
         return lambda row: None
 
     patch.setattr("perdure.runtime.operating._permit_abandon", permit)
-    patch.setattr("perdure.storage.memory_data.ends_from_outside", lambda append: False)  # the store would not have it
+
+    def never(append: Append) -> bool:
+        return False
+
+    patch.setattr("perdure.storage.memory_data.ends_from_outside", never)  # the store would not have it
 
 
 def gives_up_without_doubt(patch: pytest.MonkeyPatch) -> None:
