@@ -128,6 +128,7 @@ class Membership:
                 wait_s = self._interval_s / 4
 
     async def _beat(self) -> None:
+        """Renew first; whatever fails after that is looked at again with the next renewal, which comes sooner then."""
         host = self._host
         sent_s, now_us = host.system.steady_s(), host.system.now_us()
         if not await host.store.renew(host.worker, now_us, draining=host.draining):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
@@ -115,7 +116,7 @@ async def in_thread(work: Callable[[], T]) -> T:
         raise
 
 
-class _Base:
+class _Base(ABC):
     """What all have in common.
 
     Args:
@@ -126,8 +127,8 @@ class _Base:
         self._prefix = prefix
         self.worker = ""  # a caller's, and no engine's
 
-    async def rows(self, sql: str, values: Values = ()) -> list[Row]:
-        raise NotImplementedError
+    @abstractmethod
+    async def rows(self, sql: str, values: Values = ()) -> list[Row]: ...
 
     async def one(self, sql: str, values: Values = ()) -> Row | None:
         found = await self.rows(sql, values)
