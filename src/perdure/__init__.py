@@ -3,6 +3,7 @@
 from perdure.app import App, connect
 from perdure.core.retry import Retry
 from perdure.core.waits import AwaitedRun
+from perdure.core.words import ItemCounts
 from perdure.define.await_message import AwaitMessage
 from perdure.define.await_runs import AwaitRuns
 from perdure.define.branch import Branch
@@ -127,6 +128,7 @@ __all__ = [
     "ForEach",
     "ForEachRun",
     "Invocation",
+    "ItemCounts",
     "ItemInvocation",
     "ItemReport",
     "Later",

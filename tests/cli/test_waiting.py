@@ -140,3 +140,15 @@ def test_items_show_how_many_are_done_and_what_they_wait_for(desk: Cli) -> None:
     assert any("ItemRetryScheduled items/v1 item 2; attempt 1; cause=error" in row for row in journal)
     watched = desk("watch", run_id, "--timeout", "0.05s")
     assert "items/v1 (error): 3 of 4 items done" in watched.out
+
+
+def test_the_items_of_a_run_that_failed_are_counted(desk: Cli) -> None:
+    """U-12: by `show` and `explain`."""
+    run_id = submitted(desk, "itemized")
+    desk("cancel", run_id)
+    desk("run", "--until-idle")
+    found = desk("show", run_id, "--json").json()
+    counts = {"step": "items/v1", "items": 4, "completed": 3, "failed": 0, "in_doubt": 1, "not_started": 0}
+    assert (found["status"], found["item_counts"]) == ("canceled", [counts])
+    assert "items items/v1: of 4 items 3 completed, 1 in doubt" in rows(desk("show", run_id).out)
+    assert "a cancel resolved it: of 4 items 3 completed, 1 in doubt" in desk("explain", run_id).out

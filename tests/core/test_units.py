@@ -8,6 +8,7 @@ import pytest
 
 from perdure.core import admission, outcomes
 from perdure.core import facts as f
+from perdure.core.explain import explain
 from perdure.core.operations import HeldOp, RunOp, UnitOp, UnwindOp
 from perdure.core.plan import Closed, Opening, Plan, Terms, Waiting
 from perdure.core.retry import Retry
@@ -377,6 +378,49 @@ def test_abandoned_it_is_in_doubt_once_an_item_was_begun() -> None:
     life.abandon()
     assert isinstance(life.p.ended, f.RunFailed)
     assert life.p.ended.in_doubt == ("A",)
+    assert life.p.ended.item_counts == (f.ItemCounts("A", 2, in_doubt=2),)
+
+
+def test_the_end_of_a_run_counts_the_items_of_a_step_that_did_not_succeed() -> None:
+    """U-12: completed; failed by their own word; in doubt, that is used up or cut off; and those never begun."""
+    life = items(6, policy=FAILS, bound=4)
+    life.items_end(raised(life, 0), life.item(1, b"1"), running=True)
+    life.items_end(raised(life, 0), declined(life, 2), running=True)
+    life.items_end(life.item(3, outcomes.Interrupted()), running=True)
+    life.cancel()
+    life.items_end(life.item(4, b"4"))
+    assert isinstance(life.p.ended, f.RunFailed)
+    (counts,) = life.p.ended.item_counts
+    assert counts == f.ItemCounts("A", 6, completed=2, failed=1, in_doubt=2)
+    assert counts.not_started == 1
+    told = explain(life.p, life.topology).steps[0].why
+    assert told == "a cancel resolved it: of 6 items 2 completed, 1 failed, 2 in doubt, 1 not started"
+
+
+def test_nothing_is_counted_where_no_item_was_begun_or_the_step_has_its_state() -> None:
+    """U-12: collected failures are in the state."""
+    life = items(2, collect=True)
+    life.items_end(declined(life, 0), life.item(1, b"1"))
+    life.fails()
+    assert isinstance(life.p.ended, f.RunFailed)
+    assert life.p.ended.item_counts == ()
+    life = Life("A B+")
+    life.author.openings["B"] = Opening(items=(b"1",))
+    life.claim()
+    life.fails()
+    assert isinstance(life.p.ended, f.RunFailed)
+    assert life.p.ended.item_counts == ()
+
+
+def test_the_turns_of_a_loop_are_counted() -> None:
+    """U-12: one that is handed on and was not begun is there, too."""
+    life = items(1, "A$ B")
+    turn(life, b"1")
+    life.cancel()
+    turn(life, b"2")
+    assert isinstance(life.p.ended, f.RunFailed)
+    assert life.p.ended.item_counts == (f.ItemCounts("A", 3, completed=2),)
+    assert life.p.ended.item_counts[0].not_started == 1
 
 
 def test_a_unit_in_doubt_can_be_unwound_in_doubt() -> None:

@@ -149,6 +149,9 @@ async def test_a_child_that_fails_fails_its_step_with_its_failure_as_the_cause(s
             "no such thing",
         )
         assert result.in_doubt == ("subs/v1",)
+        (counts,) = result.item_counts  # U-12
+        assert (counts.step, counts.items, counts.failed, counts.in_doubt) == ("subs/v1", 6, 1, 0)
+        assert counts.completed + 1 == len(await children(engine)) == 6 - counts.not_started
         assert len(await children(engine)) < 6
 
 

@@ -16,6 +16,7 @@ from perdure import (
     ForEach,
     InvalidRun,
     Invocation,
+    ItemCounts,
     ItemInvocation,
     Later,
     Pipeline,
@@ -413,6 +414,8 @@ async def test_an_item_that_fails_fails_the_step_after_those_that_run(system: Vi
         assert isinstance(result, Failed)
         assert (result.failure.reason, result.failure.item, result.failure.step) == ("bad", 1, "each/v1")
         assert result.in_doubt == ("each/v1",)
+        assert result.item_counts == (ItemCounts("each/v1", 6, completed=2, failed=1),)  # U-12
+        assert result.item_counts[0].not_started == 3
         outputs = [fact.index for fact in await facts(run) if isinstance(fact, ItemOutputRecorded)]
     assert outputs == [0, 2]
     assert crowd.started == [0, 1, 2]

@@ -346,16 +346,16 @@ MUTATIONS: tuple[Mutation, ...] = (
 # Mistakes beyond the sweep's questions: what an end writes. The scenarios look at it.
 AT_THE_END: tuple[Mutation, ...] = (
     Mutation(
-        "commit",
+        "reconciler",
         "a failure is silent about what is unavailable [U-9]",
-        "lists.uncompensated, lists.unavailable\n",
-        "lists.uncompensated\n",
+        "            self.unavailable,\n",
+        "            (),\n",
     ),
     Mutation(
-        "commit",
+        "reconciler",
         "a failure is silent about what is half done [U-9]",
-        "lists.in_doubt, lists.half_unwound,",
-        "lists.in_doubt, (),",
+        "            self.half_unwound,\n",
+        "            (),\n",
     ),
     Mutation("reconciler", "a cancel is a failure like others [M-11]", 'kind="canceled"', 'kind="system"'),
     Mutation(
@@ -388,8 +388,8 @@ AT_THE_END: tuple[Mutation, ...] = (
     Mutation(
         "admission",
         "what is given up leaves no doubt [D-7]",
-        "lists = Lists(after, topology)",
-        "lists = Lists(p, topology)",
+        "Lists(after, topology).end(",
+        "Lists(p, topology).end(",
     ),
     Mutation(
         "admission", "who gives up is like any failure [D-7]", '"abandoned", "abandoned")', '"system", "abandoned")'

@@ -12,7 +12,7 @@ from perdure.cli.looks import status_cell
 from perdure.cli.tables import Cell, Table
 from perdure.cli.text import count
 from perdure.cli.times import ago, iso_local, iso_local_exact, iso_utc, when
-from perdure.cli.waits import ChildRun, children_of, children_rows, wait_json, wait_rows
+from perdure.cli.waits import ChildRun, children_of, children_rows, counts_json, counts_rows, wait_json, wait_rows
 from perdure.core.facts import Failure, OutcomeCommitted, Parent, RunFailed, RunSubmitted, RunSucceeded
 from perdure.core.projection import Projection
 from perdure.core.reducer import fold
@@ -198,6 +198,7 @@ class RunStory:
             "unwind_failures": [] if failed is None else [failure_json(f) for f in failed.unwind_failures],
             "last_failure": None if self.last_failure is None else failure_json(self.last_failure),
             **{name: list(getattr(ended, name, ())) for name in LISTS},
+            "item_counts": [] if failed is None else [counts_json(counts) for counts in failed.item_counts],
         }
 
     def rows(self, now_us: int) -> list[tuple[str, str | Cell]]:
@@ -220,6 +221,8 @@ class RunStory:
             steps: tuple[str, ...] = getattr(self.ended, name, ())
             if steps:
                 rows.append((name.replace("_", " "), Cell(", ".join(steps), "yellow")))
+        if isinstance(self.ended, RunFailed):
+            rows += counts_rows(self.ended.item_counts)
         return rows
 
     def _submitted_rows(self, fact: RunSubmitted, now_us: int) -> list[tuple[str, str | Cell]]:

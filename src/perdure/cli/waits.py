@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from perdure.cli.tables import Cell
 from perdure.cli.text import count
 from perdure.cli.times import iso_utc, when
+from perdure.core.explain import counts_words
 from perdure.core.facts import (
     BoundaryCompletionAdmitted,
     BoundaryInteractionCreated,
     BoundaryOpened,
+    ItemCounts,
 )
 from perdure.core.ids import child_id
 
@@ -132,6 +134,23 @@ def progress_words(progress: UnitProgress) -> str:
     if progress.open:
         parts.append(f"{progress.open:,} {'not ended' if child else 'running'}")
     return ", ".join(parts)
+
+
+def counts_json(counts: ItemCounts) -> dict[str, object]:
+    """What became of the items of a step, for programs [U-12]."""
+    return {
+        "step": counts.step,
+        "items": counts.items,
+        "completed": counts.completed,
+        "failed": counts.failed,
+        "in_doubt": counts.in_doubt,
+        "not_started": counts.not_started,
+    }
+
+
+def counts_rows(found: Sequence[ItemCounts]) -> list[tuple[str, str | Cell]]:
+    """For people: a row for each step [U-12]."""
+    return [("items", Cell(f"{counts.step}: {counts_words(counts)}", "yellow")) for counts in found]
 
 
 def detail_json(info: RunInfo) -> dict[str, object]:

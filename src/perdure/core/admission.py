@@ -22,7 +22,6 @@ from perdure.core.facts import (
     Resolution,
     RunAbandoned,
     RunCancelRequested,
-    RunFailed,
     RunHeld,
     RunPrioritized,
     RunReleased,
@@ -195,10 +194,7 @@ def admit_abandon(p: Projection, topology: Topology, actor: str, note: str, at_u
     abandoned = RunAbandoned(actor, failure, note)
     after = restore(dump(p), p.locator, p.row_seq, p.row_hash)
     fold(after, abandoned, at_us)
-    lists = Lists(after, topology)
-    end = RunFailed(
-        failure, tuple(p.unwind_failures), lists.in_doubt, lists.half_unwound, lists.uncompensated, lists.unavailable
-    )
+    end = Lists(after, topology).end(failure, tuple(p.unwind_failures))
     return Admitted(abandoned, (OutcomeCommitted("failure"), end))
 
 

@@ -23,7 +23,6 @@ from perdure.core.facts import (
     Phase,
     RetryCause,
     RunCancelRequested,
-    RunFailed,
     RunSubmitted,
     RunSucceeded,
     SegmentAttemptStarted,
@@ -308,10 +307,7 @@ def _finish_failure(p: Projection, topology: Topology, facts: list[Fact], s: Set
     failure = p.failure
     if failure is None:  # reconcile answers FailOp only after a failure
         return Plan(facts, None, EndedOp())
-    lists = Lists(p, topology)
-    ended = RunFailed(
-        failure, tuple(p.unwind_failures), lists.in_doubt, lists.half_unwound, lists.uncompensated, lists.unavailable
-    )
+    ended = Lists(p, topology).end(failure, tuple(p.unwind_failures))
     try:
         output = s.evaluator.failure_output(ended)
     except Unplannable as problem:

@@ -11,7 +11,7 @@ from perdure.core.operations import Operation
 from perdure.core.projection import ForwardEntry, Projection
 from perdure.core.reconciler import had_effect, reconcile
 from perdure.core.topology import StepSpec, Topology
-from perdure.core.words import Shape
+from perdure.core.words import ItemCounts, Shape
 
 StepFate: TypeAlias = Literal[
     "succeeded", "unresolved", "ahead", "skipped", "failed", "canceled", "passed", "retired", "unreached"
@@ -135,7 +135,25 @@ def _entry_fate(p: Projection, step: str) -> tuple[StepFate, str]:
             return "unresolved", f"it was started ({_times(entry.attempts)}) and pins the run until it is resolved"
         case "failed":
             canceled = p.failure is not None and p.failure.kind == "canceled"
-            return ("canceled", "a cancel resolved it") if canceled else ("failed", "it failed for good")
+            counts = f": {counts_words(p.units[step].counts(step))}" if step in p.units and entry.in_doubt else ""
+            if canceled:
+                return "canceled", f"a cancel resolved it{counts}"
+            return "failed", f"it failed for good{counts}"
+
+
+def counts_words(counts: ItemCounts) -> str:
+    """`of 4 items 2 completed, 1 failed, 1 not started`: what became of the items of a step [U-12]."""
+    parts = [
+        f"{number:,} {word}"
+        for number, word in (
+            (counts.completed, "completed"),
+            (counts.failed, "failed"),
+            (counts.in_doubt, "in doubt"),
+            (counts.not_started, "not started"),
+        )
+        if number
+    ]
+    return f"of {counts.items:,} {'item' if counts.items == 1 else 'items'} {', '.join(parts)}"
 
 
 def _was_started(entry: ForwardEntry) -> bool:

@@ -30,6 +30,7 @@ from perdure.core.words import (
     EndStatus,
     Failure,
     FailureKind,
+    ItemCounts,
     Outcome,
     Parent,
     ParkShape,
@@ -48,6 +49,7 @@ __all__ = (  # what stands elsewhere and belongs here; the facts below are expor
     "EndStatus",
     "Failure",
     "FailureKind",
+    "ItemCounts",
     "Outcome",
     "Parent",
     "ParkShape",
@@ -191,7 +193,11 @@ class RunSucceeded(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="RunS
 
 
 class RunFailed(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="RunFailed"):
-    """Terminal. Carries the failure, what unwinding could not do, and the four lists of U-9, sorted by id."""
+    """Terminal. Carries the failure, what unwinding could not do, and the four lists of U-9, sorted by id.
+
+    Attributes:
+        item_counts: of the steps of items, turns or child runs that did not succeed, sorted by id [U-12].
+    """
 
     failure: Failure
     unwind_failures: tuple[Failure, ...] = ()
@@ -199,6 +205,7 @@ class RunFailed(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="RunFail
     half_unwound: tuple[str, ...] = ()
     uncompensated: tuple[str, ...] = ()
     unavailable: tuple[str, ...] = ()
+    item_counts: tuple[ItemCounts, ...] = ()
 
 
 # --- segment

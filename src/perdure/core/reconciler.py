@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from perdure.core.facts import Failure, Shape
+from perdure.core.facts import Failure, ItemCounts, RunFailed, Shape
 from perdure.core.frontier import View, view_of
 from perdure.core.operations import (
     CancelOp,
@@ -173,7 +173,7 @@ def had_effect(p: Projection, spec: StepSpec) -> bool:
 class Lists:
     """What a run's end names besides its failure, each sorted by id [U-9]."""
 
-    __slots__ = ("half_unwound", "in_doubt", "unavailable", "uncompensated")
+    __slots__ = ("half_unwound", "in_doubt", "item_counts", "unavailable", "uncompensated")
 
     def __init__(self, p: Projection, topology: Topology) -> None:
         self.in_doubt = in_doubt(p)
@@ -182,6 +182,24 @@ class Lists:
             sorted(s.id for s in topology.steps if s.unwind and had_effect(p, s) and not _unwound(p, s.id))
         )
         self.unavailable = tuple(sorted(s for s in p.forward if unavailable(p, topology, s)))
+        self.item_counts = item_counts(p)
+
+    def end(self, failure: Failure, unwind_failures: tuple[Failure, ...]) -> RunFailed:
+        """The terminal fact that names them."""
+        return RunFailed(
+            failure,
+            unwind_failures,
+            self.in_doubt,
+            self.half_unwound,
+            self.uncompensated,
+            self.unavailable,
+            self.item_counts,
+        )
+
+
+def item_counts(p: Projection) -> tuple[ItemCounts, ...]:
+    """Of each step of items, turns or child runs that began one and did not succeed, sorted by id [U-12]."""
+    return tuple(unit.counts(step) for step, unit in sorted(p.units.items()) if p.forward[step].in_doubt)
 
 
 def in_doubt(p: Projection) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 
 import msgspec
 
-from perdure.core.facts import EndStatus, Failure, UnitShape
+from perdure.core.facts import EndStatus, Failure, ItemCounts, UnitShape
 
 CHILD_SHAPES: frozenset[str] = frozenset({"child", "children"})
 """Units whose items are runs of another pipeline [B-21]."""
@@ -157,6 +157,12 @@ class Unit(msgspec.Struct, omit_defaults=True, dict=True):
         index = min(self.failed)
         failure = self.entries[index].failure
         return None if failure is None else (index, failure)
+
+    def counts(self, step: str) -> ItemCounts:
+        """How many completed, failed by their own word, and are in doubt; O(items) that were begun [U-12]."""
+        failed = sum(not self.entries[index].in_doubt for index in self.failed)
+        in_doubt = len(self.entries) - self.outputs - failed
+        return ItemCounts(step, len(self.items), self.outputs, failed, in_doubt)
 
     def state(self, *, collect: bool) -> bytes:
         """What the outputs add up to, in index order, as JSON; O(items) [B-10]."""

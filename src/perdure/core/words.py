@@ -56,6 +56,29 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     cause: Failure | None = None
 
 
+class ItemCounts(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What became of the items, turns or child runs of a step that began one and did not succeed [U-12].
+
+    Attributes:
+        step: whose they are.
+        items: how many there were; of a loop the turns that were due by then.
+        completed: their handler returned, or their run succeeded.
+        failed: by their own word, or their run's, and without doubt.
+        in_doubt: begun, and what they did is not known from themselves.
+    """
+
+    step: str
+    items: int
+    completed: int = 0
+    failed: int = 0
+    in_doubt: int = 0
+
+    @property
+    def not_started(self) -> int:
+        """Nothing was called or submitted for them."""
+        return self.items - self.completed - self.failed - self.in_doubt
+
+
 class Parent(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Whose child a run is: a step of another run, and the index of its item [B-21]."""
 

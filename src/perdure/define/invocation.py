@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast, overload
 
 from perdure.codec.json import AnyCodec, Encoded, codec_of
-from perdure.core.facts import Failure, Phase, RunFailed
+from perdure.core.facts import Failure, ItemCounts, Phase, RunFailed
 from perdure.core.unit import Unit
 from perdure.define.functions import AnyFunction
 from perdure.define.memo import codec_of_function
@@ -436,6 +436,11 @@ class FailedInvocation(PureInvocation[In_co, D_co]):
     def unavailable(self) -> tuple[str, ...]:
         """Steps that had their effect and can no longer unwind, sorted."""
         return self._end.unavailable
+
+    @property
+    def item_counts(self) -> tuple[ItemCounts, ...]:
+        """What became of the items of steps that began one and did not succeed, sorted by step [U-12]."""
+        return self._end.item_counts
 
 
 AnyInvocation: TypeAlias = Invocation[Any, Any]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from perdure.codec.json import codec_for, codec_of
-from perdure.core.facts import Failure
+from perdure.core.facts import Failure, ItemCounts
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -43,6 +43,8 @@ class _Unsuccessful:
         uncompensated: steps that had their effect, can unwind now, and were not unwound, sorted.
         unavailable: steps that had their effect and can no longer unwind, though they once could, sorted.
         encoded_output: the JSON that the failure-output function made, `null` where there is none.
+        item_counts: how many items, turns or child runs completed, failed and are in doubt, of each step that began one
+            and did not succeed, sorted by step [U-12].
     """
 
     run_id: str
@@ -53,6 +55,7 @@ class _Unsuccessful:
     uncompensated: tuple[str, ...] = ()
     unavailable: tuple[str, ...] = ()
     encoded_output: bytes = field(default=b"null", repr=False)
+    item_counts: tuple[ItemCounts, ...] = ()
 
     @property
     def output(self) -> object:

@@ -31,6 +31,7 @@ def result_of(p: Projection, pipeline: AnyPipeline | None) -> Result[object]:
         ended.uncompensated,
         ended.unavailable,
         bytes(outcome.output),
+        ended.item_counts,
     )
 
 

@@ -20,7 +20,8 @@ def show(run: RunArgument, app: AppOption = None, store: StoreOption = None, as_
     JSON: one object, as in `list` with also parent (run id), progress (of the items it stands at: step, shape, total,
     done, failed, open), input, annotations, start_at, deadline_at, actor, child_of (step and index in the parent),
     waits (step, for: time, message or runs, message, runs, need, until), children (each step, index, run_id, status),
-    facts, attempts, output, failure, unwind_failures, last_failure, in_doubt, half_unwound, uncompensated, unavailable.
+    facts, attempts, output, failure, unwind_failures, last_failure, in_doubt, half_unwound, uncompensated, unavailable,
+    item_counts (of a failed run, each step, items, completed, failed, in_doubt, not_started).
     """
 
     async def work(client: Client) -> int:

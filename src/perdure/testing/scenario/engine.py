@@ -399,6 +399,7 @@ class EngineDriver(Stage):
                     result.half_unwound,
                     result.uncompensated,
                     result.unavailable,
+                    result.item_counts,
                 )
             )
         if chosen != entry.text:
