@@ -50,16 +50,29 @@ class Counters:
         Raises:
             TimeoutError: somebody is still connected.
         """
-        until_s = time.monotonic() + PATIENCE_S
-        while self._number("SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", OURS):
-            if time.monotonic() > until_s:
-                raise TimeoutError("whoever wrote is still connected to the server")
+        self._wait_until_alone()
         rows = self._con.execute(
             "SELECT relname, n_tup_ins, n_tup_upd, n_tup_del, n_tup_hot_upd FROM pg_stat_user_tables "
             "WHERE schemaname = %s",
             (self._place.schema,),
         )
         return {name: Written(*counts) for name, *counts in rows.fetchall()}
+
+    def scanned(self) -> dict[str, int]:
+        """By table, rows read by looking at every row of the table, once whoever read has disconnected.
+
+        Raises:
+            TimeoutError: somebody is still connected.
+        """
+        self._wait_until_alone()
+        rows = self._con.execute(
+            "SELECT relname, seq_tup_read FROM pg_stat_user_tables WHERE schemaname = %s", (self._place.schema,)
+        )
+        return {name: int(read) for name, read in rows.fetchall()}
+
+    def analyze(self) -> None:
+        """Let the planner know how many rows the tables have now, as the server does by itself each minute."""
+        self._con.execute("ANALYZE")
 
     def commits(self) -> int:
         """Transactions that wrote rows of the journal which are there."""
@@ -88,6 +101,12 @@ class Counters:
     def remove(self) -> None:
         """Remove the schema, with all that is in it."""
         self._con.execute(f'DROP SCHEMA IF EXISTS "{self._place.schema}" CASCADE'.encode())
+
+    def _wait_until_alone(self) -> None:
+        until_s = time.monotonic() + PATIENCE_S
+        while self._number("SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", OURS):
+            if time.monotonic() > until_s:
+                raise TimeoutError("whoever wrote is still connected to the server")
 
     def _number(self, sql: str, *values: str) -> int:
         row = self._con.execute(sql.encode(), values or None).fetchone()

@@ -46,6 +46,21 @@ async def test_what_a_clean_run_writes(postgres: PostgresServer) -> None:
     assert changed == {"journal", "run", "worker"}
 
 
+async def test_a_table_that_has_grown_is_not_read_whole(postgres: PostgresServer) -> None:
+    """Plans are kept: one made while the tables were all but empty must not read every row of them later [R-1]."""
+    url = postgres.url()
+    pipeline = trivial(STEPS)
+    async with app_of(pipeline, counted_url(url)).engine() as engine:
+        await measure_slice(engine, pipeline, 2, concurrency=1)
+    with counters(url) as server:
+        server.analyze()
+        before = server.scanned()
+        async with app_of(pipeline, counted_url(url)).engine() as engine:
+            await measure_slice(engine, pipeline, 200, concurrency=32)
+        read = {name: rows - before[name] for name, rows in server.scanned().items()}
+    assert {name for name, rows in read.items() if rows > 50} == set()
+
+
 async def test_commits_are_shared(postgres: PostgresServer) -> None:
     """Runs at the same time share commits: far fewer than each would need alone."""
     url = postgres.url()

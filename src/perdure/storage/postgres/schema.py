@@ -35,9 +35,9 @@ def grant(slot_key: str, pipeline: str, tenant: str, now_us: str) -> str:
     """
 
 
-def _function(name: str, body: str) -> str:
+def _function(name: str, body: str, declared: str = "") -> str:
     return f"""
-    CREATE FUNCTION @{name}() RETURNS trigger LANGUAGE plpgsql AS $body$ BEGIN
+    CREATE FUNCTION @{name}() RETURNS trigger LANGUAGE plpgsql AS $body$ {declared} BEGIN
         {body}
         RETURN NULL;
     END $body$
@@ -230,10 +230,13 @@ _TRIGGERS = (
     _function(
         "awaited_ended",
         """
-        UPDATE @run SET awaiting = awaiting - 1,
-            due_us = CASE WHEN awaiting <= 1 AND worker IS NULL AND status = 'ready' THEN NEW.ended_us ELSE due_us END
-        WHERE n IN (SELECT waiter FROM @waiter WHERE target = NEW.id ORDER BY waiter) AND awaiting IS NOT NULL;
+        FOR waiting IN SELECT waiter FROM @waiter WHERE target = NEW.id ORDER BY waiter LOOP
+            UPDATE @run SET awaiting = awaiting - 1, due_us =
+                CASE WHEN awaiting <= 1 AND worker IS NULL AND status = 'ready' THEN NEW.ended_us ELSE due_us END
+            WHERE n = waiting AND awaiting IS NOT NULL;
+        END LOOP;
         """,
+        "DECLARE waiting bigint;",
     ),
     "CREATE TRIGGER awaited_ended AFTER UPDATE OF ended_us ON @run FOR EACH ROW "
     "WHEN (NEW.ended_us IS NOT NULL AND OLD.ended_us IS NULL) EXECUTE FUNCTION @awaited_ended()",

@@ -43,7 +43,7 @@ _LIVELINESS = {
 # A pooler passes none of these on.
 _ALIVE = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
 _OURS = (
-    "-c plan_cache_mode=force_generic_plan -c jit=off "
+    "-c plan_cache_mode=force_generic_plan -c jit=off -c enable_seqscan=off "
     "-c search_path=pg_catalog -c idle_in_transaction_session_timeout=10s"
 )
 """Of a role's own settings these are not taken: its search path could put other functions before the server's, and a
