@@ -275,6 +275,32 @@ async def test_a_row_deleted_by_hand_is_a_death(system: VirtualSystem) -> None:
         assert owners(await facts(run)) == [former, engine.worker]
 
 
+@virtually
+async def test_what_is_submitted_by_the_dead_is_anybodys(system: VirtualSystem) -> None:
+    """Until it hears of its death, a worker begins nothing of what it submits, and the submission counts: nobody does
+    beside it what others may take from it at any moment [R-3, R-1].
+    """
+    started: list[str] = []
+
+    @step("one/v1")
+    async def one(inv: Inv) -> None:
+        started.append(inv.run_id)
+        await system.sleep(30)
+
+    pipeline = line(one)
+    world = Shared(system)
+    async with world.engine(app(pipeline)) as first, world.engine(app(pipeline)) as second:
+        former = first.worker
+        del world.data.workers[former]
+        run = await first.submit(pipeline, "x")
+        assert run.created
+        assert isinstance(await run.result(timeout=600), Succeeded)
+        (owner,) = owners(await facts(run))
+        assert owner != former
+        assert owner in (first.worker, second.worker)
+    assert started == [run.id]
+
+
 class Forgetful(Watched):
     """The answers to the first picks are lost."""
 

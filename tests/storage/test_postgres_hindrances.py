@@ -15,11 +15,12 @@ import psycopg
 import pytest
 
 from perdure.errors import StoreUnusable
-from perdure.ports.store import Committed, IndexState, Store
+from perdure.ports.store import Committed, Fenced, IndexState, Store
 from perdure.storage import open_store
 from perdure.storage.postgres import Place
 from perdure.storage.postgres.session import Session
 from perdure.testing.conformance.lab import T0, Draft, claimed, expect_journal, loaded, put, submitted
+from perdure.testing.conformance.workers import worker
 from tests.postgres import SECRET, PostgresServer
 from tests.storage.helpers import Troubles, soon
 
@@ -104,6 +105,27 @@ async def test_a_transaction_that_is_to_be_tried_again_is(postgres: PostgresServ
             await expect_journal(store, each)
         assert 1 <= len(troubles.seen) <= 12
         assert all("refused" in trouble.problem and not trouble.fatal for trouble in troubles.seen)
+
+
+async def test_what_is_sent_again_is_sent_in_its_own_workers_name(postgres: PostgresServer) -> None:
+    """Its engine was found dead meanwhile, and goes on as another worker; what it had queued is refused [R-3, J-14]."""
+    url = postgres.url(schema="renamed")
+    async with opened(url) as store, opened_client(url) as others:
+        await store.register(worker("w1"))
+        draft = await claimed(store, "run-1")
+        troubles = Troubles(store)
+        postgres.sql(
+            "CREATE FUNCTION renamed.fault() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN RAISE EXCEPTION 'no answer' USING ERRCODE = '58000'; END $$; "
+            "CREATE TRIGGER fault BEFORE INSERT ON renamed.journal EXECUTE FUNCTION renamed.fault()"
+        )
+        answer = store.append(draft.next(token=1, index=IndexState("ready", due_us=T0, token=1)))
+        await told(troubles, "no answer")
+        await soon(others.bury("w1", 0))
+        await soon(store.register(worker("w2")))
+        postgres.sql("DROP TRIGGER fault ON renamed.journal")
+        assert isinstance(await soon(answer), Fenced)
+        await expect_journal(store, draft)
 
 
 async def test_a_server_that_becomes_read_only_is_waited_for(postgres: PostgresServer) -> None:

@@ -121,7 +121,8 @@ class Append(msgspec.Struct, gc=False):
         facts: JSON array of the facts, UTF-8.
         hash: 32 bytes over the previous row's hash, first_seq, count, at_us, append_id and `facts`.
         prev_seq, prev_hash: first sequence and hash of the row that must precede it; 0 and b"" for a new run.
-        token: fencing token of the owner; 0 for facts from outside [J-6, J-7].
+        token: fencing token of the owner; 0 for facts from outside [J-6, J-7], and for a new run, also where it comes
+            with its claim: then its worker is asked for as an owner is, see `Store.bury`.
         new: for a new run its immutable columns.
         index: the new index state, or None where no column changes. From an owner (token > 0, or a new run) it is
             written as it stands and clears `attention`. From outside (token 0) it is written only if nobody owns
@@ -155,6 +156,11 @@ class Append(msgspec.Struct, gc=False):
 def ends_from_outside(append: Append) -> bool:
     """Whether an append ends a run without being its owner's."""
     return append.token == 0 and append.new is None and append.index is not None and append.index.status in TERMINAL
+
+
+def claims(append: Append) -> bool:
+    """Whether an append submits a run and claims it: then it is its worker's, as what an owner appends [J-12, R-3]."""
+    return append.new is not None and append.index is not None and append.index.token > 0
 
 
 class Committed(msgspec.Struct, frozen=True, gc=False):

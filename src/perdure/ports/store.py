@@ -277,7 +277,8 @@ class Store(LimitStore, Protocol):
     async def bury(self, worker: str, beat: int, /) -> bool:
         """Mark a worker dead for good, if its `beat` is still that; whether it was marked now [R-3].
 
-        An owner's append that commits after this is refused as `Fenced`, if the store can know whose it is.
+        What it appends after this as an owner, or as the claim of a new run, is `Fenced`; index states of it are not
+        written. Whose they are was settled when they were queued. The same holds once its row is gone.
         """
         ...
 

@@ -19,7 +19,7 @@ from perdure.define.schedule import AnySchedule
 from perdure.errors import ConflictError, NotFound, StoreUnavailable
 from perdure.ports.clock import System
 from perdure.ports.observer import Observer
-from perdure.ports.store import IndexState, Store, Trouble
+from perdure.ports.store import AppendResult, Fenced, IndexState, Store, Trouble
 from perdure.runtime.claimer import Claimer
 from perdure.runtime.client import Client
 from perdure.runtime.events import emit_facts
@@ -277,9 +277,13 @@ class Engine(Client):
         waits = waits or pipeline.id in host.newer or not host.lease.holds
         if line is None or waits or host.draining or claimer.backlog or claimer.free <= 0:
             return await super()._enter(pipeline, submitted, on_busy)
-        return await submit_and_drive(
-            host, line, submitted, lambda refused, result: self._answered(refused, result, on_busy, None)
-        )
+
+        async def answered(refused: RunSubmitted, result: AppendResult) -> tuple[str, bool]:
+            if isinstance(result, Fenced):  # this worker was found dead, and has not heard of it: it is anybody's [R-3]
+                return await self._enter_by(refused, on_busy, None)
+            return await self._answered(refused, result, on_busy, None)
+
+        return await submit_and_drive(host, line, submitted, answered)
 
     async def _submit_tick(self, schedule: AnySchedule, tick_us: int, window: timedelta) -> tuple[str, bool]:
         """A schedule's tick is its key: whoever submits it again gets the same run [R-14]."""

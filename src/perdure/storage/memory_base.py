@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from perdure.errors import StoreInUse, StoreUnavailable
+from perdure.ports.records import claims
 from perdure.ports.store import (
     Append,
     AppendResult,
@@ -77,16 +78,20 @@ class MemoryBase:
     # --- the group
 
     def append(self, append: Append, /) -> asyncio.Future[AppendResult]:
+        worker, owned = self._worker, append.token > 0 or claims(append)
         return self._queued(
-            lambda: Fenced(append.token) if append.token and self._found_dead() else self.data.append(append)
+            lambda: Fenced(max(append.token, 1)) if owned and self._found_dead(worker) else self.data.append(append)
         )
 
     def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool | WaitCycle]:
-        return self._queued(lambda: False if self._found_dead() else self.data.set_index(locator, state, tail_seq))
+        worker = self._worker
+        return self._queued(
+            lambda: False if self._found_dead(worker) else self.data.set_index(locator, state, tail_seq)
+        )
 
-    def _found_dead(self) -> bool:
-        row = self.data.workers.get(self._worker)
-        return bool(self._worker) and (row is None or row.dead)
+    def _found_dead(self, worker: str) -> bool:
+        row = self.data.workers.get(worker)
+        return bool(worker) and (row is None or row.dead)
 
     def put_snapshot(self, locator: int, snapshot: Snapshot, /) -> None:
         self._live()

@@ -31,7 +31,6 @@ class Aside:
         connect: gives a session on the same store.
         again: takes a job back that failed otherwise; the writer knows what to do.
         done: called when a job is off the list.
-        worker: the identity in which the writer writes now [R-3].
     """
 
     def __init__(
@@ -42,7 +41,6 @@ class Aside:
         again: Callable[[Job], None],
         done: Callable[[], None],
         on_trouble: Callable[[Trouble], None],
-        worker: Callable[[], str],
     ) -> None:
         self._place = place
         self._ident = ident
@@ -50,7 +48,6 @@ class Aside:
         self._again = again
         self._done = done
         self._on_trouble = on_trouble
-        self._worker = worker
         self._line: deque[tuple[Job, int]] = deque()
         self._subjects: Counter[Subject] = Counter()
         self._tasks: dict[asyncio.Task[None], Session | None] = {}
@@ -81,7 +78,7 @@ class Aside:
 
     def abort(self) -> None:
         """Stop at once. Whoever still waits is canceled."""
-        for future, _ in [job for job, _ in self._line] + list(self._jobs.values()):
+        for future, *_ in [job for job, _ in self._line] + list(self._jobs.values()):
             if future is not None:
                 future.cancel()
         self._line.clear()
@@ -107,7 +104,7 @@ class Aside:
                     if session is None or session.lost:
                         self._tasks[task] = None
                         session = self._tasks[task] = await self._connect()
-                    session.worker = self._worker()
+                    session.worker = job[2]
                     patience_ms = LAST_TURN_MS if self._closing else TURN_MS
                     answer(
                         job,

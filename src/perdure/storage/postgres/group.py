@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from perdure.ports.records import ends_from_outside
+from perdure.ports.records import claims, ends_from_outside
 from perdure.ports.store import (
     TERMINAL,
     Append,
@@ -100,7 +100,8 @@ SUBMIT = f"""
         WITH ORDINALITY s ({NEW_COLUMNS}, {STATE_COLUMNS}, first_seq, count, at_us, append_id, hash, facts, place)
     ), r AS (
         INSERT INTO @run ({NEW_COLUMNS}, {STATE_COLUMNS})
-        SELECT {NEW_COLUMNS}, {STATE_COLUMNS} FROM sent ORDER BY place ON CONFLICT DO NOTHING RETURNING n, id
+        SELECT {NEW_COLUMNS}, {STATE_COLUMNS} FROM sent WHERE token = 0 OR {ALIVE}
+        ORDER BY place ON CONFLICT DO NOTHING RETURNING n, id
     ), j AS (
         INSERT INTO @journal ({NEXT_COLUMNS})
         SELECT r.n, s.first_seq, s.count, s.at_us, s.append_id, s.hash, s.facts FROM r JOIN sent s ON s.id = r.id
@@ -108,8 +109,8 @@ SUBMIT = f"""
     SELECT id, n FROM r
 """
 INSERT_RUN = f"""
-    INSERT INTO @run ({NEW_COLUMNS}, ended_us, {STATE_COLUMNS}) VALUES ({NEW_VALUES}, %s, {STATE_VALUES})
-    ON CONFLICT DO NOTHING RETURNING n
+    INSERT INTO @run ({NEW_COLUMNS}, ended_us, {STATE_COLUMNS}) SELECT {NEW_VALUES}, %s, {STATE_VALUES}
+    WHERE %s OR {ALIVE} ON CONFLICT DO NOTHING RETURNING n
 """
 INSERT_FIRST = f"INSERT INTO @journal ({NEXT_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s)"
 OWNED = "SELECT 1 FROM @run WHERE n = %s AND worker IS NOT NULL"
@@ -283,7 +284,8 @@ async def insert_new(session: Session, appends: Sequence[Append]) -> dict[str, i
     runs = [append.new for append in appends if append.new is not None]
     columns = zip(*[new_values(new, slot_held=new.slot_key is not None) for new in runs], strict=True)
     new = [kind(column) for kind, column in zip(_NEW_KINDS, columns, strict=True)]
-    values = [*new, *state_arrays([append.index for append in appends]), *_first_arrays(appends)]
+    states = state_arrays([append.index for append in appends])
+    values = [*new, *states, *_first_arrays(appends), session.worker, session.worker]
     return {row[0]: row[1] for row in await session.rows(SUBMIT, values)}
 
 
@@ -386,7 +388,8 @@ async def _known(session: Statements, append: Append) -> AppendResult | None:
 async def _submit_here(session: Statements, append: Append, new: NewRun, state: IndexState) -> AppendResult:
     ended_us = append.at_us if state.status in TERMINAL else None
     held = new.slot_key is not None and not new.waits
-    values = (*new_values(new, slot_held=held), ended_us, *state_values(state))
+    asked = (not claims(append), session.worker, session.worker)
+    values = (*new_values(new, slot_held=held), ended_us, *state_values(state), *asked)
     found = await session.one(INSERT_RUN, values)
     if found is None:
         return await _why_not_new(session, append, new)
@@ -418,15 +421,22 @@ async def why_lost(session: Statements, append: Append) -> AppendResult:
     if taken is None and not await session.one("SELECT 1 FROM @journal WHERE run = %s LIMIT 1", (append.locator,)):
         return Gone()
     token = await session.number("SELECT token FROM @run WHERE n = %s", (append.locator,))
-    if append.token and await session.one(f"SELECT 1 WHERE {ALIVE}", (session.worker, session.worker)) is None:
+    if append.token and await _is_dead(session):
         return Fenced(max(token, append.token))
     return Fenced(token) if 0 < append.token < token else Conflict()
+
+
+async def _is_dead(session: Statements) -> bool:
+    """Whether somebody has found the engine dead in whose name this is written."""
+    return await session.one(f"SELECT 1 WHERE {ALIVE}", (session.worker, session.worker)) is None
 
 
 async def _why_not_new(session: Statements, append: Append, new: NewRun) -> AppendResult:
     known = await _known(session, append)  # its own insert may have waited for itself, sent before [J-14]
     if known is not None:
         return known
+    if claims(append) and await _is_dead(session):
+        return Fenced(1)
     holder = await session.one(
         "SELECT id, input_digest FROM @run WHERE slot_key = %s AND pipeline = %s AND tenant = %s AND slot_held",
         (new.slot_key, new.pipeline, new.tenant),

@@ -31,7 +31,8 @@ class Work(msgspec.Struct, gc=False):
     run: Callable[[Session], Awaitable[object]]
 
 
-Job: TypeAlias = tuple["asyncio.Future[Any] | None", "Entry | Work"]
+Job: TypeAlias = tuple["asyncio.Future[Any] | None", "Entry | Work", str]
+"""Who waits for it, what it is, and in whose name it was queued: that stays, whoever its engine is by then [R-3]."""
 Subject: TypeAlias = tuple[str | int, ...]
 
 
@@ -95,19 +96,19 @@ def answer(job: Job, result: object) -> None:
 
 def refuse(jobs: Sequence[Job], error: PerdureError | None) -> None:
     """Tell whoever waits for them that jobs were not done."""
-    for future, _ in jobs:
+    for future, *_ in jobs:
         if future is not None and not future.done():
             future.set_exception(error or StoreUnavailable("the store was closed"))
 
 
 def parts(jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
-    """Groups of bounded size; works alone; order kept."""
+    """Groups of bounded size, each in the name of one worker; works alone; order kept."""
     part: list[Job] = []
     size = 0
     for job in jobs:
         entry = job[1]
         alone = isinstance(entry, Work)
-        if part and (alone or len(part) >= MAX_GROUP or size >= MAX_GROUP_BYTES):
+        if part and (alone or len(part) >= MAX_GROUP or size >= MAX_GROUP_BYTES or job[2] != part[0][2]):
             yield part
             part, size = [], 0
         if alone:

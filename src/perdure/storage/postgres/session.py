@@ -116,7 +116,7 @@ class Session:
     Attributes:
         busy: somebody waits for an answer on it.
         listening: somebody waits for notifications on it, and may be canceled at any time.
-        worker: in whose name an engine writes; empty for a client.
+        worker: in whose name what is being written was queued; empty for a client.
     """
 
     def __init__(self, con: psycopg.AsyncConnection[Row], place: Place) -> None:

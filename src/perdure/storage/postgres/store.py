@@ -65,7 +65,7 @@ class PostgresStore:
         self.place = place
         self._loop: asyncio.AbstractEventLoop | None = None
         self._refusal: PerdureError | None = StoreUnavailable(f"the store {place.shown} is not open")
-        self._ident = self._name = ""
+        self._ident = self._name = self._worker = ""
         self._engine = False
         self._writer: Writer | None = None
         self._readers: Readers | None = None
@@ -85,6 +85,7 @@ class PostgresStore:
 
     async def open(self, *, owner: str | None) -> None:
         self._ident = os.urandom(8).hex()
+        self._worker = ""
         session = await Session.connect(self.place)
         try:
             store = self._name = await prepare(session, self.place)
@@ -161,17 +162,17 @@ class PostgresStore:
 
     def append(self, append: Append, /) -> asyncio.Future[AppendResult]:
         future: asyncio.Future[AppendResult] = self._live_loop().create_future()
-        self._enqueue((future, append))
+        self._enqueue((future, append, self._worker))
         return future
 
     def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool | WaitCycle]:
         future: asyncio.Future[bool | WaitCycle] = self._live_loop().create_future()
-        self._enqueue((future, SetIndex(locator, state, tail_seq)))
+        self._enqueue((future, SetIndex(locator, state, tail_seq), self._worker))
         return future
 
     def put_snapshot(self, locator: int, snapshot: Snapshot, /) -> None:
         self._live_loop()
-        self._enqueue((None, PutSnapshot(locator, snapshot)))
+        self._enqueue((None, PutSnapshot(locator, snapshot), self._worker))
 
     def _enqueue(self, job: Job) -> None:
         if self._writer is not None:
@@ -188,7 +189,7 @@ class PostgresStore:
 
     def _write(self, run: Callable[[Session], Awaitable[T]]) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self._live_loop().create_future()
-        self._enqueue((future, Work(run)))
+        self._enqueue((future, Work(run), self._worker))
         return future
 
     def _read(self, query: Callable[[Session], Awaitable[T]]) -> Awaitable[T]:
@@ -325,10 +326,9 @@ class PostgresStore:
 
     async def register(self, worker: WorkerRow, /) -> None:
         await self._read(lambda s: workers.register(s, worker))
-        if self._writer is not None:
-            self._writer.worker = worker.id
-            if self._transactions is not None:
-                self._transactions.worker = worker.id
+        self._worker = worker.id  # of what is queued from now on
+        if self._transactions is not None:
+            self._transactions.worker = worker.id
 
     async def renew(self, worker: str, now_us: int, /, *, draining: bool = False) -> bool:
         return await self._read(lambda s: workers.renew(s, worker, now_us, draining))

@@ -17,7 +17,7 @@ import psycopg
 from perdure.errors import InvalidArgument, PerdureError, StoreUnavailable, StoreUnusable
 from perdure.ports.store import Trouble
 from perdure.storage.postgres.aside import Aside
-from perdure.storage.postgres.entries import Entry, wakes_others
+from perdure.storage.postgres.entries import Entry, EntryResult, wakes_others
 from perdure.storage.postgres.group import SlotMoved, apply_group
 from perdure.storage.postgres.jobs import Blocked, Job, Work, answer, parts, refuse, transaction
 from perdure.storage.postgres.place import Place
@@ -46,14 +46,12 @@ class Writer:
 
     Attributes:
         fatal: why nothing is written any more.
-        worker: in whose name an engine writes; empty for a client.
     """
 
     def __init__(
         self, place: Place, session: Session, store: str, ident: str, on_trouble: Callable[[Trouble], None]
     ) -> None:
         self.fatal: StoreUnavailable | None = None
-        self.worker = ""
         self._place = place
         self._session: Session | None = session
         self._store = store
@@ -65,7 +63,7 @@ class Writer:
         self._closing = self._aborted = False
         self._serving: Sequence[Job] = ()
         self._patient: Session | None = None
-        self._aside = Aside(place, ident, self._new_session, self.put, self._wake.set, on_trouble, lambda: self.worker)
+        self._aside = Aside(place, ident, self._new_session, self.put, self._wake.set, on_trouble)
         self._task = asyncio.get_running_loop().create_task(self._main())
 
     def put(self, job: Job) -> None:
@@ -84,7 +82,7 @@ class Writer:
     def abort(self) -> None:
         """Stop at once. Whoever still waits is canceled."""
         self._closing = self._aborted = True
-        for future, _ in (*self._serving, *self._jobs):
+        for future, *_ in (*self._serving, *self._jobs):
             if future is not None:
                 future.cancel()
         self._jobs = []
@@ -131,14 +129,17 @@ class Writer:
         if self.fatal is not None:
             refuse(jobs, self.fatal)
             return
-        entry = jobs[0][1]
+        _, entry, worker = jobs[0]
         try:
             if isinstance(entry, Work):
                 results: Sequence[object] = [
-                    await self._insist(lambda: self._transaction(entry.run, notify=True, patience_ms=patience_ms))
+                    await self._insist(
+                        lambda: self._transaction(entry.run, worker, notify=True, patience_ms=patience_ms)
+                    )
                 ]
             else:
-                results = await self._commit([job[1] for job in jobs if not isinstance(job[1], Work)], patience_ms)
+                entries = [job[1] for job in jobs if not isinstance(job[1], Work)]
+                results = await self._commit(entries, worker, patience_ms)
         except (InvalidArgument, Blocked) as error:
             if len(jobs) > 1:  # find out which one it is, without hurting the others
                 for job in jobs:
@@ -154,27 +155,27 @@ class Writer:
         for job, result in zip(jobs, results, strict=True):
             answer(job, result)
 
-    async def _commit(self, entries: Sequence[Entry], patience_ms: int) -> Sequence[object]:
+    async def _commit(self, entries: Sequence[Entry], worker: str, patience_ms: int) -> Sequence[object]:
         if is_one_statement(entries) and patience_ms == PATIENCE_MS and not self._place.pooler:
-            results = list(await self._insist(lambda: self._at_once(entries)))
+            results = list(await self._insist(lambda: self._at_once(entries, worker)))
             left = [at for at, result in enumerate(results) if result is None]
             if left:
-                refused = await self._commit_together([entries[at] for at in left], patience_ms)
+                refused = await self._commit_together([entries[at] for at in left], worker, patience_ms)
                 for at, result in zip(left, refused, strict=True):
                     results[at] = result
             return results
-        return await self._commit_together(entries, patience_ms)
+        return await self._commit_together(entries, worker, patience_ms)
 
-    async def _commit_together(self, entries: Sequence[Entry], patience_ms: int) -> Sequence[object]:
+    async def _commit_together(self, entries: Sequence[Entry], worker: str, patience_ms: int) -> Sequence[object]:
         notify = any(map(wakes_others, entries))
-        return await self._insist(
-            lambda: self._transaction(
-                lambda session: apply_group(session, self._place, entries), notify=notify, patience_ms=patience_ms
-            )
-        )
 
-    async def _at_once(self, entries: Sequence[Entry]) -> Sequence[object]:
-        session = await self._connected()
+        async def apply(session: Session) -> list[EntryResult]:
+            return await apply_group(session, self._place, entries)
+
+        return await self._insist(lambda: self._transaction(apply, worker, notify=notify, patience_ms=patience_ms))
+
+    async def _at_once(self, entries: Sequence[Entry], worker: str) -> Sequence[object]:
+        session = await self._connected(worker)
         try:
             if self._patient is not session:  # there is no transaction around it to say so in
                 await session.plain(f"SET lock_timeout = {PATIENCE_MS}")
@@ -186,9 +187,9 @@ class Writer:
             raise
 
     async def _transaction(
-        self, work: Callable[[Session], Awaitable[T]], *, notify: bool, patience_ms: int = PATIENCE_MS
+        self, work: Callable[[Session], Awaitable[T]], worker: str, *, notify: bool, patience_ms: int
     ) -> T:
-        session = await self._connected()
+        session = await self._connected(worker)
         try:
             return await transaction(
                 session, self._place, work, patience_ms=patience_ms, teller=self._ident if notify else ""
@@ -198,10 +199,10 @@ class Writer:
                 self._drop()
             raise
 
-    async def _connected(self) -> Session:
+    async def _connected(self, worker: str) -> Session:
         if self._session is None or self._session.lost:
             self._session = await self._new_session()
-        self._session.worker = self.worker
+        self._session.worker = worker
         return self._session
 
     async def _new_session(self) -> Session:
@@ -217,7 +218,6 @@ class Writer:
         except BaseException:
             session.drop()
             raise
-        session.worker = self.worker
         return session
 
     async def _insist(self, attempt: Callable[[], Awaitable[T]]) -> T:

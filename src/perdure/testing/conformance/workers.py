@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from perdure.ports.store import Committed, Deployment, WorkerRow
+from perdure.core.permits import Permit
+from perdure.ports.store import Committed, Deployment, Fenced, IndexState, SubmissionKey, WorkerRow
 from perdure.testing.conformance.lab import (
     ENDED,
     READY,
@@ -14,6 +15,7 @@ from perdure.testing.conformance.lab import (
     Lab,
     claimed,
     expect,
+    expect_type,
     loaded,
     owned,
     part,
@@ -112,6 +114,62 @@ async def the_dead_append_nothing(lab: Lab) -> None:
     await put(other, mine, mine.next())
     await store.register(worker("w3"))
     await put(store, ends, ends.next(token=1, index=ENDED))
+
+
+@check
+async def the_dead_submit_nothing_of_their_own(lab: Lab) -> None:
+    """A submission that carries a claim is its worker's, and is refused whichever way it goes in, whole: nothing of it
+    is kept. One that anybody may claim is as good as a client's; neighbours in its group fare as if alone [R-3, J-12].
+    """
+    store = await lab.engine()
+    if not store.shared:
+        return
+    other = await lab.client()
+    for name in ("buried", "removed"):
+        await store.register(worker(name))
+        before = Draft(f"{name}-before", slot=f"{name}-taken")
+        await put(store, before, before.submit(owned(worker=name)))
+        await (other.bury(name, 0) if name == "buried" else other.retire(name))
+        plain, slotted, keyed, exclusive, limited, rests = [Draft(f"{name}-{n}", slot=f"{name}-{n}") for n in range(6)]
+        exclusive.new = replace(exclusive.new, mutexes=("vault",))
+        key = SubmissionKey("default", "payout", name, keyed.run_id, keyed.new.input_digest, T0 + 10)
+        mine = owned(worker=name)
+        sent = [
+            plain.submit(mine),
+            slotted.submit(mine),
+            replace(keyed.submit(mine), key=key),
+            exclusive.submit(mine),
+            replace(limited.submit(mine), permits=(Permit(name, "", "concurrency", 1),)),
+            rests.submit(IndexState("ready", due_us=T0 + 5, token=1, generation=1)),
+        ]
+        neighbour = store.append(Draft(f"{name}-free").submit())
+        for append, answer in [(append, store.append(append)) for append in sent]:
+            expect_type(await answer, Fenced, f"a submission of the {name} worker, {append.run_id}")
+            expect(await store.load(append.run_id), None, f"what is there of {append.run_id}")
+            expect_type(await store.append(append), Fenced, f"alone, {append.run_id}")
+        expect_type(await neighbour, Committed, "the neighbour")
+        for draft, append in zip((plain, slotted, keyed, exclusive, limited), sent, strict=False):
+            await put(other, draft, replace(append, index=READY))
+
+
+@check
+async def what_was_made_under_a_former_identity_is_refused(lab: Lab) -> None:
+    """An append belongs to the worker in whose name it was queued, though that goes on as another one by then [R-3]."""
+    store = await lab.engine()
+    if not store.shared:
+        return
+    other = await lab.client()
+    await store.register(worker("w1"))
+    mine, rests = await claimed(store, "run-1"), await claimed(store, "run-2")
+    await other.bury("w1", 0)
+    new = Draft("run-3")
+    late = [store.append(append) for append in (mine.next(token=1), new.submit(owned()))]
+    written = store.set_index(rests.locator, READY, rests.tail)
+    await store.register(worker("w2"))
+    for answer in late:
+        expect_type(await answer, Fenced, "an append of who was found dead")
+    expect(await written, False, "an index state of who was found dead")
+    await put(store, mine, mine.next(token=1))
 
 
 @check
