@@ -23,6 +23,7 @@ SECRET = "open sesame"
 _HBA = """
 local all careful,wary scram-sha-256
 local all all trust
+local replication all trust
 """
 
 

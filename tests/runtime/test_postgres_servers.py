@@ -16,10 +16,10 @@ from perdure.ports.store import Conflict, Gone, IndexState, Trouble
 from perdure.storage import open_store
 from perdure.testing.conformance.lab import Draft, claimed, expect_journal, loaded, put, submitted
 from tests.postgres import PostgresServer
+from tests.runtime.book import DEADLINE_S, Book, reached
 from tests.runtime.lab import app, line
 
 Inv = Invocation[str, object]
-DEADLINE_S = 60.0
 LEASE_S = 3.0
 
 
@@ -32,40 +32,6 @@ def server() -> Iterator[PostgresServer]:
         yield own
     finally:
         own.remove()
-
-
-class Book:
-    """What was done outside, and a gate before what is still to be done.
-
-    Attributes:
-        done: how often each step of each run was done.
-        room: how many steps may still be done before everybody waits at the gate.
-    """
-
-    def __init__(self, room: int) -> None:
-        self.done: Counter[tuple[str, str]] = Counter()
-        self.room = room
-        self._full = asyncio.Event()
-        self._more = asyncio.Event()
-
-    async def write(self, run_id: str, name: str) -> None:
-        """Do a step, if there is room; otherwise when there is."""
-        while self.room <= 0:
-            self._full.set()
-            await self._more.wait()
-        self.room -= 1
-        self.done[run_id, name] += 1
-
-    async def full(self) -> None:
-        """Until somebody waits for room."""
-        await asyncio.wait_for(self._full.wait(), DEADLINE_S)
-
-    def open(self, room: int) -> None:
-        """Let so many more be done."""
-        self._full.clear()
-        self.room = room
-        self._more.set()
-        self._more = asyncio.Event()
 
 
 async def test_restarts_and_kills_in_the_middle_of_many_runs(server: PostgresServer) -> None:
@@ -194,10 +160,3 @@ async def test_runs_whose_last_steps_were_lost_go_on_from_what_is_left(server: P
         new = await engine.submit(pipeline, "first")
         assert isinstance(await new.result(timeout=DEADLINE_S), Succeeded)
         assert (await engine.verify()).findings == ()
-
-
-async def reached(waiting: Counter[str], **wanted: int) -> None:
-    """Until so many wait in a step; every turn of the loop may bring one."""
-    async with asyncio.timeout(DEADLINE_S):
-        while any(waiting[name] < count for name, count in wanted.items()):  # noqa: ASYNC110  # whoever counts tells nobody
-            await asyncio.sleep(0)

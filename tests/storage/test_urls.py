@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from perdure.errors import InvalidArgument
 from perdure.ports.store import RunFilter
 from perdure.storage import open_store
-from perdure.storage.postgres import PostgresStore
+from perdure.storage.postgres import Place, PostgresStore
+from perdure.storage.postgres.hosts import Hosts
 from perdure.storage.sqlite import SqliteStore
 from perdure.testing.conformance.lab import submitted
 
@@ -55,6 +57,42 @@ def test_postgres_places(url: str, schema: str, pooler: bool, conninfo: str) -> 
     assert isinstance(store, PostgresStore)
     assert (store.place.schema, store.place.pooler, store.place.conninfo) == (schema, pooler, conninfo)
     assert "pw" not in store.place.shown
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://u:pw@a:1,b:2/x", "x at a:1, b:2"),
+        ("postgresql://u:pw@a,b:5433/x", "x at a, b:5433"),
+        ("postgresql://u:pw,pw@a,b/x", "x at a, b"),
+        ("postgresql:///x?host=a,b&port=1,2&password=pw", "x at a:1, b:2"),
+        ("postgresql://u:pw@/x?host=/run/a,/run/b", "x at /run/a, /run/b"),
+        ("postgresql://u:pw@/x?hostaddr=10.0.0.1,10.0.0.2&port=5", "x at 10.0.0.1:5, 10.0.0.2:5"),
+        ("postgresql://u:pw@[::1]:5,b:6/x", "x at ::1:5, b:6"),
+    ],
+)
+def test_several_hosts_are_shown_without_the_password(url: str, shown: str) -> None:
+    store = open_store(url)
+    assert isinstance(store, PostgresStore)
+    assert store.place.shown == f"{shown} (schema perdure)"
+    assert store.place.hosts is not None
+    assert Place.of("postgresql://u:pw@a/x").hosts is None
+
+
+def test_several_hosts_are_asked_for_one_that_takes_writes() -> None:
+    hosts = Hosts()
+    given = conninfo_to_dict("postgresql://a:1,b:2,c:3/x")
+    assert hosts.settings(given) == {**given, "target_session_attrs": "read-write"}
+    chosen = {**given, "target_session_attrs": "primary"}
+    assert hosts.settings(chosen) == chosen
+
+
+@pytest.mark.parametrize("password", ["p@w", "p/w", "p?w", "p#w", "12/w", "p/w@v"])
+def test_a_password_that_ends_too_early_is_not_shown(password: str) -> None:
+    """What looks like the end of the password would be read as host or database, and shown as such."""
+    with pytest.raises(InvalidArgument, match="written as a number") as refused:
+        open_store(f"postgresql://u:{password}@a,b/x")
+    assert "w" not in str(refused.value).replace("written", "").replace("password", "")
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

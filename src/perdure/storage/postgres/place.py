@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import re
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import msgspec
 
 from perdure.errors import InvalidArgument
+from perdure.storage.postgres.hosts import Hosts, hosts_of
 from perdure.storage.postgres.spare import Spare
 
 DEFAULT_SCHEMA = "perdure"
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_MISREAD = re.compile(r"://[^@/?#]*:(?![0-9]*[,/?#])[^@/?#]*\?.*@")
+"""What stands where a port does is none, and an @ comes later: a password went on there, for people but not in URLs."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -23,6 +26,7 @@ class Place(msgspec.Struct, frozen=True):
         schema: the schema that holds the tables, ours alone.
         pooler: a pooler that gives a server connection for a transaction at a time stands between.
         shown: for messages; without the password.
+        hosts: what is known of them, where the URL names several.
         spare: where connections go that a store has no more use for, to be used by the next one; None: they are closed.
     """
 
@@ -30,6 +34,7 @@ class Place(msgspec.Struct, frozen=True):
     schema: str = DEFAULT_SCHEMA
     pooler: bool = False
     shown: str = ""
+    hosts: Hosts | None = None
     spare: Spare | None = None
 
     @classmethod
@@ -37,9 +42,15 @@ class Place(msgspec.Struct, frozen=True):
         """Read a URL: libpq's, with the parameters `schema` and `pooler=transaction` added.
 
         Raises:
-            InvalidArgument: the schema is no plain name, or the pooler of another kind.
+            InvalidArgument: the schema is no plain name, or the pooler of another kind; or a password has characters
+                that end it.
         """
         parts = urlsplit(url)
+        if parts.netloc.count("@") > 1 or "@" in parts.path + parts.fragment or _MISREAD.search(url):
+            raise InvalidArgument(
+                "the URL has a character in the user, password or database that has to be written as a number there: "
+                "%40 for @, %2F for /, %3F for ?, %23 for #"
+            )
         options = parse_qsl(parts.query.replace("+", "%2B"), keep_blank_values=True)  # to libpq a plus is a plus
         own = dict(pair for pair in options if pair[0] in ("schema", "pooler"))
         rest = urlencode([pair for pair in options if pair[0] not in own], quote_via=quote)
@@ -51,13 +62,16 @@ class Place(msgspec.Struct, frozen=True):
             )
         if pooler not in ("none", "transaction"):
             raise InvalidArgument(f"?pooler={pooler} is not known; only pooler=transaction is")
-        host = dict(options).get("host", parts.hostname or "the local socket")
+        conninfo = f"postgresql://{parts.netloc}{parts.path or '/'}" + (f"?{rest}" if rest else "")
+        hosts = hosts_of(conninfo)
+        host = ", ".join(hosts) if len(hosts) > 1 else dict(options).get("host", parts.hostname or "the local socket")
         database = unquote(parts.path.lstrip("/")) or dict(options).get("dbname", "the default database")
         return cls(
-            urlunsplit(("postgresql", parts.netloc, parts.path or "/", rest, "")),
+            conninfo,
             schema,
             pooler == "transaction",
             f"{database} at {host} (schema {schema})",
+            Hosts() if len(hosts) > 1 else None,
         )
 
     @property

@@ -14,6 +14,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from perdure.errors import StoreUnavailable, StoreUnusable
+from perdure.storage.postgres.hosts import TIMELINE, Hosts
 from perdure.storage.postgres.packed import Packed, register
 from perdure.storage.postgres.place import Place
 
@@ -146,7 +147,8 @@ class Session:
             return cls(kept, place)
         try:
             given = conninfo_to_dict(place.conninfo)
-            settings: dict[str, Any] = {**_LIVELINESS, **given, "client_encoding": "UTF8"}
+            wanted = given if place.hosts is None else place.hosts.settings(given)
+            settings: dict[str, Any] = {**_LIVELINESS, **wanted, "client_encoding": "UTF8"}
             if not place.pooler:
                 ours = _ALIVE if for_handlers else f"{_ALIVE} {_OURS}"
                 settings["options"] = f"{ours} {given.get('options') or ''}"
@@ -161,6 +163,8 @@ class Session:
         session = cls(con, place)
         try:
             await session._check(place)
+            if place.hosts is not None:
+                await session._check_timeline(place, place.hosts)
         except BaseException:
             session.drop()
             raise
@@ -176,8 +180,9 @@ class Session:
             raise StoreUnavailable(f"{place.shown}: no answer")
         replica, read_only, synchronous, encoding, version = found
         if replica or read_only:
+            hint = "name the primary" if place.hosts is None else "have target_session_attrs=read-write, or none"
             raise StoreUnusable(
-                f"{place.shown} is a read-only replica, or read-only by a setting; the URL has to name the primary"
+                f"{place.shown} is a read-only replica, or read-only by a setting; the URL has to {hint}"
             )
         if synchronous == "off":
             raise StoreUnusable(
@@ -187,6 +192,20 @@ class Session:
             raise StoreUnusable(f"{place.shown} has the encoding {encoding}; a database in UTF8 is needed")
         if version // 10000 < OLDEST:
             raise StoreUnusable(f"{place.shown} is PostgreSQL {version // 10000}; {OLDEST} or newer is needed")
+
+    async def _check_timeline(self, place: Place, hosts: Hosts) -> None:
+        """A primary that a failover left behind may come back, and take writes that nobody else sees."""
+        try:
+            timeline = await self.number(TIMELINE)
+        except psycopg.Error:  # some services do not tell
+            timeline = hosts.timeline
+        if timeline < hosts.timeline:
+            raise StoreUnavailable(
+                f"{place.shown}: the server at {self.con.info.host} is on timeline {timeline}, but the store was on "
+                f"timeline {hosts.timeline} already: a failover left this primary behind, and it has come back; stop "
+                "it, or make it a standby of the new one"
+            )
+        hosts.took(self.con, timeline)
 
     # --- statements; @ stands for our schema
 
@@ -311,13 +330,22 @@ _FULL = ("too many connections", "too many clients", "connection slots are reser
 
 def _why_no_connection(error: Exception, place: Place) -> StoreUnavailable:
     # libpq gives no code for what happens while it connects, only the server's words
-    text = _plain(error).replace(place.conninfo, "the URL")  # which may have the password in it
+    said = str(error).partition("All failures were:\n")[2].splitlines() or [
+        str(error)
+    ]  # a line for each of several hosts
+    failures = [
+        " ".join(each.removeprefix("- ").split()).replace(place.conninfo, "the URL")  # a password may be in that
+        for each in said
+    ]
+    text = "; ".join(failures)
     for words, hint in _REFUSALS:
-        if words in text and "No such file" not in text:
+        if all(words in each and "No such file" not in each for each in failures):
             return StoreUnusable(f"{place.shown}: {hint} ({text})")
     if any(words in text for words in _FULL):
         return TooManyConnections(
             f"{place.shown} admits no more connections; a process needs one to write, one to listen, and one to "
             f"{MAX_READERS} to read ({text})"
         )
+    if "session is read-only" in text:
+        return StoreUnavailable(f"{place.shown}: no host takes writes now; is a failover under way? ({text})")
     return StoreUnavailable(f"{place.shown} cannot be reached: {text}")

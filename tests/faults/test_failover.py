@@ -1,0 +1,130 @@
+"""A standby that is promoted under an engine whose URL names both servers [R-2, R-3, R-8, J-2]."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from perdure import Invocation, NotFound, Succeeded, step
+from perdure.errors import StoreUnavailable, StoreUnusable
+from perdure.storage.postgres import Place
+from perdure.storage.postgres.session import Session
+from tests.faults.standby import Standby, both
+from tests.postgres import PostgresServer
+from tests.runtime.book import DEADLINE_S, Book, reached
+from tests.runtime.lab import app, line
+from tests.storage.helpers import Troubles
+
+Inv = Invocation[str, object]
+LEASE_S = 1.5
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[PostgresServer, Standby]]:
+    """Give a primary and its standby."""
+    primary = PostgresServer()
+    standby = Standby(primary)
+    try:
+        primary.start()
+        standby.start()
+        yield primary, standby
+    finally:
+        primary.remove()
+        standby.remove()
+
+
+@pytest.mark.long
+async def test_an_engine_goes_over_to_the_standby_and_stays_there(pair: tuple[PostgresServer, Standby]) -> None:
+    """The standby has not got the last commits: ends that are lost come again, a run that is lost altogether is not
+    known, nobody else's step is repeated. Later the new primary is down while the old one has come back: it is not
+    taken for the store."""
+    primary, standby = pair
+    book = Book(room=1000)
+    gates = {"first": asyncio.Event(), "second": asyncio.Event(), "third": asyncio.Event()}
+    waiting: Counter[str] = Counter()
+
+    @step("pay/v1")
+    async def pay(inv: Inv) -> None:
+        await book.write(inv.run_id, "pay")
+
+    @step("wait/v1")
+    async def wait(inv: Inv) -> None:
+        waiting[inv.input] += 1
+        await gates[inv.input].wait()
+
+    @step("ship/v1")
+    async def ship(inv: Inv) -> None:
+        await book.write(inv.run_id, "ship")
+
+    pipeline = line(pay, wait, ship)
+    async with app(pipeline).engine(store=both(primary, standby, schema="moved"), lease=LEASE_S) as engine:
+        troubles = Troubles(engine.store)
+        ended = [await engine.submit(pipeline, "first") for _ in range(4)]
+        under_way = [await engine.submit(pipeline, "second") for _ in range(4)]
+        await reached(waiting, first=4, second=4)
+        await asyncio.to_thread(standby.caught_up)
+        await asyncio.to_thread(standby.cut_off)
+
+        gates["first"].set()
+        for run in ended:
+            await run.result(timeout=DEADLINE_S)
+        gone = await engine.submit(pipeline, "second")
+        await reached(waiting, second=5)
+        await asyncio.to_thread(primary.stop)
+        gates["second"].set()
+        await told(troubles, "no host takes writes now; is a failover under way?")
+        await asyncio.to_thread(standby.promote)
+
+        for run in under_way:
+            assert isinstance(await run.result(timeout=DEADLINE_S), Succeeded)
+        for run in ended:  # their ends were lost: after a while they are taken up again
+            async for info in engine.watch(run.id):
+                if info.ended:
+                    break
+            assert isinstance(await engine.result(run.id), Succeeded)
+            assert (book.done[run.id, "pay"], book.done[run.id, "ship"]) == (1, 2)
+        for run in under_way:
+            assert (book.done[run.id, "pay"], book.done[run.id, "ship"]) == (1, 1)
+        with pytest.raises(NotFound):
+            await engine.info(gone.id)
+
+        await asyncio.to_thread(primary.start)
+        await (await engine.submit(pipeline, "first")).result(timeout=DEADLINE_S)
+        assert primary.sql("SELECT pg_current_wal_lsn() IS NOT NULL, count(*) FROM moved.run").strip() == "t|9"
+        late = await engine.submit(pipeline, "third")
+        await reached(waiting, third=1)
+        await asyncio.to_thread(standby.stop)
+        gates["third"].set()
+        await told(troubles, "on timeline 1, but the store was on timeline 2 already")
+        await asyncio.to_thread(standby.start)
+        assert isinstance(await late.result(timeout=DEADLINE_S), Succeeded)
+        assert (await engine.verify()).findings == ()
+        assert primary.sql("SELECT count(*) FROM moved.run").strip() == "9"
+
+
+async def test_a_standby_alone_is_no_store(pair: tuple[PostgresServer, Standby]) -> None:
+    """Of several hosts the one that takes writes is found, also where the URL does not ask for it, and whatever comes
+    first; a standby that the URL insists on is refused, with what is to be done."""
+    primary, standby = pair
+    place = Place.of(both(standby, primary, schema="asked"))
+    for _ in range(2):
+        session = await Session.connect(place)
+        assert session.con.info.host == str(primary.folder)
+        session.drop()
+    with pytest.raises(StoreUnusable, match="has to have target_session_attrs=read-write, or none"):
+        await Session.connect(Place.of(both(standby, primary, schema="asked", options="&target_session_attrs=any")))
+    with pytest.raises(StoreUnusable, match="has to name the primary"):
+        await Session.connect(Place.of(standby.url()))
+    await asyncio.to_thread(primary.stop)
+    with pytest.raises(StoreUnavailable, match="is a failover under way"):
+        await Session.connect(place)
+
+
+async def told(troubles: Troubles, words: str) -> None:
+    """Wait until a trouble that passes is told with these words."""
+    while not any(words in trouble.problem for trouble in troubles.seen):
+        await troubles.next()
+    assert not any(trouble.fatal for trouble in troubles.seen)
