@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TypeAlias
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
+
+Setting: TypeAlias = "str | int | None"
 
 _LISTS = ("host", "hostaddr", "port")
 TIMELINE = "SELECT ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int"
@@ -40,12 +42,12 @@ class Hosts:
         self.timeline = 0
         self._last: tuple[str, str] | None = None
 
-    def settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def settings(self, given: Mapping[str, Setting]) -> dict[str, Setting]:
         """The settings of a connection that is to write: whoever took the last one is asked first.
 
         Otherwise each new connection would first wait for a host that is down, or meet one that came back.
         """
-        found = {"target_session_attrs": "read-write", **given}
+        found: dict[str, Setting] = {"target_session_attrs": "read-write", **given}
         lists = {name: str(given[name]).split(",") for name in _LISTS if given.get(name)}
         count = max(map(len, lists.values()))
         at = next((n for n in range(count) if self._last == _nth(lists, n)), 0)
@@ -54,10 +56,10 @@ class Hosts:
                 found[name] = ",".join([values[at], *values[:at], *values[at + 1 :]])
         return found
 
-    def took(self, con: psycopg.AsyncConnection[Any], timeline: int) -> None:
+    def took(self, host: str, port: int, timeline: int) -> None:
         """A connection was made, and the server is as new as any that was met."""
         self.timeline = max(self.timeline, timeline)
-        self._last = (con.info.host, str(con.info.port))
+        self._last = (host, str(port))
 
 
 def _nth(lists: Mapping[str, list[str]], n: int) -> tuple[str, str]:

@@ -205,7 +205,7 @@ class Session:
                 f"timeline {hosts.timeline} already: a failover left this primary behind, and it has come back; stop "
                 "it, or make it a standby of the new one"
             )
-        hosts.took(self.con, timeline)
+        hosts.took(self.con.info.host, self.con.info.port, timeline)
 
     # --- statements; @ stands for our schema
 
