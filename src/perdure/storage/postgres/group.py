@@ -83,7 +83,7 @@ APPEND_WITH_STATE = f"""
         WHERE r.n = s.run AND s.status IS NOT NULL AND (s.token > 0 OR r.worker IS NULL)
     ), told AS (
         UPDATE @run r SET attention = true FROM sent s JOIN j ON j.run = s.run
-        WHERE r.n = s.run AND s.token = 0 AND r.worker IS NOT NULL
+        WHERE r.n = s.run AND s.token = 0 AND coalesce(r.worker, '') <> ''
     )
     SELECT run FROM j
 """
