@@ -70,6 +70,19 @@ class Counters:
         )
         return {name: int(read) for name, read in rows.fetchall()}
 
+    def read_from(self, index: str) -> int:
+        """Entries of an index that were looked at, once whoever looked has disconnected.
+
+        Raises:
+            TimeoutError: somebody is still connected.
+        """
+        self._wait_until_alone()
+        return self._number(
+            "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE schemaname = %s AND indexrelname = %s",
+            self._place.schema,
+            index,
+        )
+
     def analyze(self) -> None:
         """Let the planner know how many rows the tables have now, as the server does by itself each minute."""
         self._con.execute("ANALYZE")

@@ -11,13 +11,14 @@ from msgspec.structs import replace
 from benchmarks.pipelines import app_of, trivial
 from benchmarks.runs import measure_slice
 from benchmarks.written import Counters, Written, counted_url
-from perdure.ports.store import Append, IndexState, Snapshot
+from perdure.ports.store import Append, Conflict, IndexState, Snapshot
 from perdure.storage.postgres.entries import LATER_US, Entry, PutSnapshot, SetIndex, wakes_others
 from perdure.storage.postgres.single import is_one_statement
-from perdure.testing.conformance.lab import ENDED, READY, T0, Draft, claimed, loaded, owned, submitted
+from perdure.testing.conformance.lab import ENDED, READY, T0, Draft, claimed, loaded, owned, put, submitted
 from tests.postgres import PostgresServer
 from tests.storage.helpers import soon
 from tests.storage.test_postgres import opened
+from tests.storage.test_postgres_turns import park
 
 RUNS, STEPS = 4, 5
 
@@ -59,6 +60,25 @@ async def test_a_table_that_has_grown_is_not_read_whole(postgres: PostgresServer
             await measure_slice(engine, pipeline, 200, concurrency=32)
         read = {name: rows - before[name] for name, rows in server.scanned().items()}
     assert {name for name, rows in read.items() if rows > 50} == set()
+
+
+async def test_runs_that_others_own_are_not_looked_at(postgres: PostgresServer) -> None:
+    """Plans are kept: one made while nobody owned a run must not look at each owned one later, to claim one [R-1]."""
+    url = postgres.url(schema="owned")
+    async with opened(counted_url(url), "w1") as engine:
+        one, another = await submitted(engine, "one"), await submitted(engine, "another")
+        postgres.sql("ANALYZE owned.run")
+        await put(engine, one, one.claim())
+        await put(engine, one, one.next())
+        park(postgres, "owned", 2_000, worker="'w9'", due_us="NULL")
+        claims = [draft.claim(token=2) for draft in (one, another)]
+        for draft, future in zip((one, another), [engine.append(claim) for claim in claims], strict=True):
+            draft.accept(claims[draft is another], await soon(future))
+        await put(engine, one, one.next())
+        gone = another.next(index=ENDED)
+        assert await soon(engine.append(gone)) == Conflict()
+    with counters(url) as server:
+        assert server.read_from("run_owned") < 100
 
 
 async def test_commits_are_shared(postgres: PostgresServer) -> None:

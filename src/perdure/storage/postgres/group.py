@@ -53,6 +53,9 @@ class SlotMoved(Exception):
     again."""
 
 
+OWNED = "coalesce(r.worker, '') <> ''"
+"""Somebody has a run that is found by its number. Not so that an index of owned runs could serve: a plan that was made
+when there were none would look at all of them later."""
 NEXT_COLUMNS = "run, first_seq, count, at_us, append_id, hash, facts"
 FITS = """
     (SELECT p.hash FROM @journal p WHERE p.run = s.run AND p.first_seq = s.prev_seq) = s.prev_hash
@@ -83,7 +86,7 @@ APPEND_WITH_STATE = f"""
         WHERE r.n = s.run AND s.status IS NOT NULL AND (s.token > 0 OR r.worker IS NULL)
     ), told AS (
         UPDATE @run r SET attention = true FROM sent s JOIN j ON j.run = s.run
-        WHERE r.n = s.run AND s.token = 0 AND coalesce(r.worker, '') <> ''
+        WHERE r.n = s.run AND s.token = 0 AND {OWNED}
     )
     SELECT run FROM j
 """
@@ -113,7 +116,7 @@ INSERT_RUN = f"""
     WHERE %s OR {ALIVE} ON CONFLICT DO NOTHING RETURNING n
 """
 INSERT_FIRST = f"INSERT INTO @journal ({NEXT_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s)"
-OWNED = "SELECT 1 FROM @run WHERE n = %s AND worker IS NOT NULL"
+OWNED_RUN = f"SELECT 1 FROM @run r WHERE n = %s AND {OWNED}"
 UPDATE_STATE = f"UPDATE @run SET {STATE_ASSIGNMENTS} WHERE n = %s"
 UPDATE_END = f"UPDATE @run SET {STATE_ASSIGNMENTS}, ended_us = %s, slot_held = slot_held AND slot_once WHERE n = %s"
 _AT_TAIL = """
@@ -123,7 +126,7 @@ _AT_TAIL = """
 UPDATE_IF_AT_TAIL = f"UPDATE @run SET {STATE_ASSIGNMENTS} WHERE {_AT_TAIL} AND {ALIVE}"
 ID_AT_TAIL = f"SELECT id FROM @run WHERE {_AT_TAIL}"
 TAKE_BACK = "DELETE FROM @journal WHERE run = %s AND first_seq = %s"
-FLAG_OWNED = "UPDATE @run SET attention = true WHERE n = %s AND worker IS NOT NULL"
+FLAG_OWNED = f"UPDATE @run r SET attention = true WHERE n = %s AND {OWNED}"
 PUT_SNAPSHOT = """
     INSERT INTO @snapshot
     SELECT * FROM (VALUES (%s, %s, %s, %s, %s, %s)) s (run, row_seq, row_hash, version, reducer, data)
@@ -327,7 +330,7 @@ async def _closes_a_circle(session: Session, run_id: str, state: IndexState | No
 async def _append(session: Session, append: Append) -> AppendResult:
     if not await session.rows(APPEND, [*_next_arrays([append]), session.worker, session.worker]):
         return await why_lost(session, append)
-    if ends_from_outside(append) and await session.one(OWNED, (append.locator,)) is not None:
+    if ends_from_outside(append) and await session.one(OWNED_RUN, (append.locator,)) is not None:
         await session.run(TAKE_BACK, (append.locator, append.first_seq))
         return Conflict()
     if append.token and await _closes_a_circle(session, append.run_id, append.index):
