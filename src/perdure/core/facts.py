@@ -103,7 +103,7 @@ class RunSubmitted(AnyFact, frozen=True, omit_defaults=True, gc=False, tag="RunS
     start_at_us: int = 0
     deadline_us: int = 0
     actor: str = ""
-    annotations: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    annotations: dict[str, str] = {}  # noqa: RUF012  # msgspec copies it; no other empty default is left out of the text
     waits: WaitMode = ""
     priority: int = 0
     parent: Parent | None = None

@@ -21,7 +21,7 @@ from perdure.runtime.appending import seal
 from perdure.runtime.applying import Again, apply
 from perdure.runtime.arguments import check_name
 from perdure.runtime.host import Host
-from perdure.runtime.indexing import facts_state, new_run, waiting_state
+from perdure.runtime.indexing import new_run, submitted_state
 from perdure.runtime.live import LiveRun
 
 
@@ -93,7 +93,7 @@ def _first_append(host: Host, submitted: RunSubmitted) -> Append:
     fold(p, submitted, now_us)
     append = seal(p, [submitted], now_us, host.system.append_id(), 0)
     append.new = new_run(submitted, now_us)
-    append.index = waiting_state(p) if submitted.waits else facts_state(p, now_us)
+    append.index = submitted_state(p, now_us)
     return append
 
 

@@ -127,6 +127,12 @@ def waiting_state(p: Projection) -> IndexState:
     return _state(p, "ready", with_deadline(p, None), WAITS)
 
 
+def submitted_state(p: Projection, now_us: int) -> IndexState:
+    """The row of a new run. The journal row that comes with it is the only one: its hash need not be kept twice."""
+    waits = p.submitted is not None and p.submitted.waits
+    return replace(waiting_state(p) if waits else facts_state(p, now_us), tail_hash=b"")
+
+
 def may_start_waiting(row: RunRow, now_us: int) -> bool:
     """Whether a run that waits for its slot has something to do without it: to be canceled."""
     return row.state.canceling or 0 < row.run.deadline_us <= now_us

@@ -40,7 +40,7 @@ from perdure.ports.store import (
 from perdure.runtime.appending import SlotFreed, append_and_tell, seal
 from perdure.runtime.arguments import check_duration, check_name
 from perdure.runtime.entering import SubmitOptions, submission
-from perdure.runtime.indexing import facts_state, new_run, waiting_state
+from perdure.runtime.indexing import new_run, submitted_state
 from perdure.runtime.loading import projected
 from perdure.runtime.operating import Operator
 from perdure.runtime.outside import OUTSIDE
@@ -245,7 +245,7 @@ class Submitter(Operator, ABC):
         fold(p, submitted, now_us)
         append = seal(p, [submitted], now_us, self._system.append_id(), OUTSIDE)
         append.new = new_run(submitted, now_us)
-        append.index = waiting_state(p) if submitted.waits else facts_state(p, now_us)
+        append.index = submitted_state(p, now_us)
         append.key = key
         return append
 

@@ -19,7 +19,7 @@ from perdure.define.invocation import Invocation
 from perdure.define.pipeline import AnyPipeline, Bound, Pipeline
 from perdure.ports.store import Store
 from perdure.runtime.appending import seal
-from perdure.runtime.indexing import facts_state, new_run
+from perdure.runtime.indexing import new_run, submitted_state
 from perdure.testing.clock import VirtualSystem
 from perdure.testing.evolve import Each
 
@@ -136,7 +136,7 @@ class Others:
             fold(p, submitted, now_us)
             append = seal(p, [submitted], now_us, system.append_id(), 0)
             append.new = new_run(submitted, now_us)
-            append.index = facts_state(p, now_us)
+            append.index = submitted_state(p, now_us)
             await store.append(append)
 
 
