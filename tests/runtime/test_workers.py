@@ -301,6 +301,32 @@ async def test_what_is_submitted_by_the_dead_is_anybodys(system: VirtualSystem) 
     assert started == [run.id]
 
 
+@virtually
+async def test_a_worker_that_is_refused_looks_whether_it_lives(system: VirtualSystem) -> None:
+    """It does not wait for its next renewal to hear of its death, nor for another to make due what it had [R-3, R-16].
+
+    The runs: one is submitted by it, one by another and picked by it, one was begun.
+    """
+    gate = Gate()
+    pipeline = gated(gate)
+    world = Shared(system)
+    for submits in (True, False):
+        async with world.engine(app(pipeline)) as engine, world.client(app(pipeline)) as client:
+            await system.sleep(BEAT_S / 2)
+            gate.go.clear()
+            begun = await engine.submit(pipeline, "x")
+            await gate.reached.wait()
+            former, before_us = engine.worker, system.now_us()
+            del world.data.workers[former]
+            gate.go.set()
+            run = await (engine if submits else client).submit(pipeline, "y")
+            for each in (run, begun):
+                assert isinstance(await each.result(timeout=600), Succeeded)
+            assert system.now_us() - before_us < 2 * SECOND_US
+            assert engine.worker != former
+            assert owners(await facts(run)) == [engine.worker]
+
+
 class Forgetful(Watched):
     """The answers to the first picks are lost."""
 

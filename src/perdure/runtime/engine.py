@@ -280,6 +280,7 @@ class Engine(Client):
 
         async def answered(refused: RunSubmitted, result: AppendResult) -> tuple[str, bool]:
             if isinstance(result, Fenced):  # this worker was found dead, and has not heard of it: it is anybody's
+                host.fenced()
                 return await self._enter_by(refused, on_busy, None)
             return await self._answered(refused, result, on_busy, None)
 

@@ -36,6 +36,7 @@ async def guarded(host: Host, live: LiveRun, work: Callable[[], Coroutine[object
         if not live.token:  # never ours: if it is nobody's, either, its index row is wrong, and the store calls it due
             host.avoid(run_id)
         logger.warning("run %s was taken over by another worker or removed; dropped here", run_id)
+        host.fenced()
     except BaseException as error:
         if isinstance(error, GeneratorExit) and not _is_running(live):
             raise

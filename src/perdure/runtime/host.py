@@ -62,6 +62,7 @@ class Host:
         queued: runs wait for slots; one that ends may make another due.
         awaited: the same of runs that wait for others; crowded: of those that wait for places under limits.
         freed: told that a running operation gave back a place, which may be another run's by now.
+        fenced: told that the store refused this worker what was its own: it may have been found dead [R-3].
         worker: this engine's identity, and lease: what hangs on it; both new after it was found dead [R-3].
         newest: the newest generation of each pipeline, as far as is known here [D-4].
         newer: pipelines of which a newer generation has workers that are alive.
@@ -114,6 +115,7 @@ class Host:
         self.cancel_run: Callable[[str], Awaitable[None]] = _nobody
         self.entered: Callable[[], None] = lambda: None
         self.freed: Callable[[], None] = lambda: None
+        self.fenced: Callable[[], None] = lambda: None
 
     def adopt(self, live: LiveRun) -> None:
         """This engine owns the run, or is about to; its deadline is watched from now on [R-12]."""

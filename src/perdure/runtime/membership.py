@@ -13,6 +13,7 @@ import math
 import os
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from perdure.core.silence import Silence
 from perdure.ports.store import WorkerRow
@@ -63,6 +64,8 @@ class Membership:
         self._since_us = host.system.now_us()
         self._told: set[str] = set()
         self._task: asyncio.Task[None] | None = None
+        self._doubted = asyncio.Event()
+        host.fenced = self._doubted.set
 
     async def join(self) -> None:
         """Register, and begin to beat. The host's lines are there."""
@@ -117,7 +120,10 @@ class Membership:
         steady_s = self._host.system.steady_s
         wait_s, quiet_until_s = self._interval_s, -math.inf
         while True:
-            await asyncio.sleep(wait_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._doubted.wait()
+            self._doubted.clear()
             try:
                 await self._beat()
                 wait_s, quiet_until_s = self._interval_s, -math.inf
@@ -164,6 +170,7 @@ class Membership:
             except Exception as error:
                 logger.warning("worker %s could not register: %s", host.worker, error)
                 await asyncio.sleep(self._interval_s / 4)
+        await host.store.take_over(host.system.now_us())  # nobody else may be there to do it
         self._due()
 
     async def _look_at_others(self, sent_s: float) -> None:
