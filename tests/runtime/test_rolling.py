@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from perdure import InvalidRun, Schedule, Succeeded, step
+from perdure import Fail, Failed, InvalidRun, Schedule, Succeeded, UnwindInvocation, step
 from perdure.core.facts import OperationReserved, SegmentAttemptStarted
 from perdure.define.step import AnyStep
 from perdure.testing.clock import VirtualSystem
@@ -219,6 +219,42 @@ async def test_what_an_older_worker_judged_invalid_is_asked_anew_by_the_newer(sy
         before_us = system.now_us()
         await until(await second.run(run.id), "succeeded")
         assert system.now_us() - before_us < LEASE_S * 1_000_000
+
+
+@virtually
+async def test_what_an_older_worker_knows_follows_from_its_generation(system: VirtualSystem) -> None:
+    """Not from when it was started: what only a newer one can take back is not named missing at an end by it; as soon
+    as its own is the newest again, what others could take back meanwhile is [U-9, D-5].
+    """
+
+    async def undo(inv: UnwindInvocation[str, object], state: None) -> None: ...
+
+    @step("one/v1")
+    async def one(inv: Inv) -> None: ...
+
+    @step("one/v1", unwind=undo)
+    async def undoable(inv: Inv) -> None: ...
+
+    @step("two/v1")
+    async def fails(inv: Inv) -> None:
+        raise Fail("no")
+
+    old, new = line(one, fails), line(undoable, fails)
+    world = Shared(system)
+    async with world.engine(app(old)) as first:
+        async with world.engine(app(new)):
+            pass
+        async with world.engine(app(old)) as second:
+            for engine in (first, second):
+                result = await (await engine.submit(old, "x")).result()
+                assert isinstance(result, Failed)
+                assert result.unavailable == ()
+            await first.roll_back("line", 1, actor="ada")
+            await system.sleep(LEASE_S)
+            for engine in (first, second):
+                result = await (await engine.submit(old, "x")).result()
+                assert isinstance(result, Failed)
+                assert result.unavailable == ("one/v1",)
 
 
 @virtually

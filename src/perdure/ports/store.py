@@ -56,6 +56,7 @@ from perdure.ports.records import (
     WaitingRuns,
     WorkerRow,
 )
+from perdure.ports.rests import RestStore
 
 __all__ = [
     "TERMINAL",
@@ -103,7 +104,7 @@ __all__ = [
 ]
 
 
-class Store(LimitStore, Protocol):
+class Store(LimitStore, RestStore, Protocol):
     """What engine and clients need of a store. All coroutines may raise `StoreUnavailable`."""
 
     @property
@@ -294,19 +295,6 @@ class Store(LimitStore, Protocol):
         """The newest generation of every pipeline in the registry [D-4]."""
         ...
 
-    async def wake_invalid(self, pipeline: str, generation: int, build: str | None, now_us: int, /) -> int:
-        """Make invalid runs of `pipeline` due now that were judged under another generation or build [D-2].
-
-        Without a build: those that were judged under an older generation.
-        """
-        ...
-
-    async def wake_resting(self, pipeline: str, signature: bytes, now_us: int, /) -> int:
-        """Make `ready` runs of `pipeline` that rest with the ledger of `signature` due now, if they are not by then;
-        those that wait for their slot are left alone. Returns how many [D-2].
-        """
-        ...
-
     async def grant_slots(self, now_us: int, /) -> int:
         """Mend what waits for slots [R-16]: free ones go to the run that has waited longest, which is due now; whoever
         goes on waiting is due at its deadline only. Returns how many got one.
@@ -352,13 +340,6 @@ class Store(LimitStore, Protocol):
 
     async def ids_from(self, prefix: str, limit: int, /) -> Sequence[str]:
         """Ids of runs that begin with `prefix`, at most `limit`, the greatest first."""
-        ...
-
-    async def ledgers(self) -> Sequence[LedgerCount]:
-        """Every run that is neither terminal nor corrupt, by pipeline and ledger, in one consistent read [D-6].
-
-        By pipeline, then signature, then id.
-        """
         ...
 
     async def deployments(self, pipeline: str | None = None, /) -> Sequence[Deployment]:

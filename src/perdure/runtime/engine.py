@@ -150,7 +150,7 @@ class Engine(Client):
         await self._open_limits()
         await self._scheduler.start()  # before the claimer: a start that fails here leaves nothing running
         self._claimer.start()
-        if edited:
+        if edited or self._membership is not None:
             self._spawn(
                 self._insist("runs that cannot go on could not be looked for", lambda: self._wake_misfits(edited))
             )
@@ -172,6 +172,8 @@ class Engine(Client):
 
     async def _wake_misfits(self, edited: Sequence[Line]) -> None:
         """Runs that wait where a new generation cannot go on say so now [D-3]."""
+        if self._membership is not None:
+            return await self._membership.look_for_misfits()
         for line in edited:
             if await wake_misfits(self._store, line.id, line.topology, self._system.now_us()):
                 self._claimer.due_at(0)

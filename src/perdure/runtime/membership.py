@@ -19,7 +19,8 @@ from perdure.core.silence import Silence
 from perdure.ports.store import WorkerRow
 from perdure.runtime.guarding import give_back
 from perdure.runtime.host import Host
-from perdure.runtime.registry import own_generation
+from perdure.runtime.misfits import Misfits
+from perdure.runtime.registry import find
 from perdure.runtime.storetime import StoreTime
 
 logger = logging.getLogger("perdure")
@@ -60,6 +61,7 @@ class Membership:
         self._interval_s = lease_s / RENEWALS
         self._known, self._due = known, due
         self._silence = Silence(lease_s, self._interval_s)
+        self._misfits = Misfits(host, due)
         self._unknown: set[str] = set()
         self._since_us = host.system.now_us()
         self._told: set[str] = set()
@@ -95,6 +97,12 @@ class Membership:
 
     def _renewed(self, sent_s: float) -> None:
         self._host.lease.renewed(sent_s + self._lease_s * (1 - MARGIN))
+
+    async def look_for_misfits(self) -> None:
+        """Runs that cannot go on here say so at once, if no older worker is there for them [D-3, D-4]."""
+        rows = await self._host.store.workers()
+        self._misfits.noted([row for row in rows if not row.dead and row.id != self._host.worker])
+        await self._misfits.look()
 
     def cancel(self) -> None:
         """Beat no more, at once; what waits for a renewal is lost."""
@@ -194,19 +202,8 @@ class Membership:
             for line in host.lines.values()
             if any(row.serves.get(line.id, 0) > line.generation and not row.draining for row in others.values())
         )
-        await self._ask_anew(list(others.values()))
-
-    async def _ask_anew(self, others: Sequence[WorkerRow]) -> None:
-        """Runs that a worker of an older generation cannot go on with are asked again here [D-2]."""
-        host = self._host
-        older = [
-            line
-            for line in host.lines.values()
-            if any(row.serves.get(line.id, line.generation) < line.generation for row in others)
-        ]
-        for line in older:
-            if await host.store.wake_invalid(line.id, line.generation, None, host.system.now_us()):
-                self._due()
+        self._misfits.noted(list(others.values()))
+        await self._misfits.look()
 
     async def _look_for_unknown(self) -> None:
         """Runs picked by a statement whose answer was lost are nobody's, nor are claimed ones of which the server lost
@@ -233,9 +230,11 @@ class Membership:
             newest = host.newest.get(line.id, 0)
             if newest <= line.generation:
                 continue
-            own = await own_generation(host.store, line.id, line.topology.digest)
-            if own > line.generation:
-                line.generation, moved = own, True
+            found = await find(host.store, line.id, line.topology)
+            own = 0 if found is None else found[1]
+            if found is not None and own > line.generation:
+                (line.topology, line.generation), moved = found, True
+                self._misfits.owe(line)
             if own < newest and line.id not in self._told:
                 self._told.add(line.id)
                 logger.warning(

@@ -55,14 +55,18 @@ async def take_part(
     Returns:
         As `deploy`.
     """
+    return await find(store, pipeline, topology) or await deploy(store, system, pipeline, topology, actor)
+
+
+async def find(store: Store, pipeline: str, topology: Topology) -> tuple[Topology, int] | None:
+    """A topology as its newest generation: what is known of former ones follows from that, whoever asks and when.
+
+    Returns:
+        As `deploy`; None for one that was never deployed.
+    """
     known = sorted(await store.deployments(pipeline), key=lambda d: d.generation)
-    own = await own_generation(store, pipeline, topology.digest)
-    return (topology.after(topologies(known)), own) if own else await deploy(store, system, pipeline, topology, actor)
-
-
-async def own_generation(store: Store, pipeline: str, digest: str) -> int:
-    """The newest generation that has a topology; 0 for one that was never deployed."""
-    return max((d.generation for d in await store.deployments(pipeline) if d.digest == digest), default=0)
+    own = max((d.generation for d in known if d.digest == topology.digest), default=0)
+    return (topology.after(topologies([d for d in known if d.generation <= own])), own) if own else None
 
 
 async def current(store: Store, pipeline: str) -> tuple[Topology, int] | None:

@@ -374,6 +374,11 @@ class MemoryStore(MemoryBase):
         self._live()
         return self.data.ledgers()
 
+    async def resting_ledgers(self, pipeline: str, /) -> dict[bytes, bytes]:
+        self._live()
+        mine = [entry for entry in self.data.ledgers() if entry.pipeline == pipeline]
+        return {entry.signature: entry.ledger for entry in mine if entry.signature}
+
     async def reclaim(self) -> int:
         self._live()
         self.data.forget_ledgers()

@@ -156,6 +156,22 @@ async def ledgers(session: Session) -> list[LedgerCount]:
     return merged([(*row,) for row in await session.rows(_LEDGERS)])
 
 
+_RESTING = f"""
+    WITH RECURSIVE s (signature) AS (
+        (SELECT signature FROM @run WHERE {LIVE} AND pipeline = %(pipeline)s ORDER BY signature LIMIT 1)
+        UNION ALL SELECT n.signature FROM s CROSS JOIN LATERAL (
+            SELECT signature FROM @run WHERE {LIVE} AND pipeline = %(pipeline)s AND signature > s.signature
+            ORDER BY signature LIMIT 1) n
+    )
+    SELECT l.signature, l.ledger FROM s JOIN @ledger l ON l.signature = s.signature
+"""
+
+
+async def resting_ledgers(session: Session, pipeline: str) -> dict[bytes, bytes]:
+    """See the port: one step into the index for each."""
+    return dict(await session.rows(_RESTING, {"pipeline": pipeline}))
+
+
 async def forget_ledgers(session: Session) -> int:
     """Remove those that no run has. A run that came to one of them meanwhile is folded by who wants to know."""
     return await session.run(

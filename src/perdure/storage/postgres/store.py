@@ -298,6 +298,9 @@ class PostgresStore:
     async def ledgers(self) -> Sequence[LedgerCount]:
         return await self._read(queries.ledgers)
 
+    async def resting_ledgers(self, pipeline: str, /) -> dict[bytes, bytes]:
+        return await self._read(lambda s: queries.resting_ledgers(s, pipeline))
+
     async def limits(self) -> Sequence[LimitUse]:
         return await self._read(limits.uses)
 

@@ -149,6 +149,11 @@ def ledgers(con: sqlite3.Connection) -> list[LedgerCount]:
     return merged([*found, *owned])
 
 
+def resting_ledgers(con: sqlite3.Connection, pipeline: str) -> dict[bytes, bytes]:
+    """As `ledgers`, of one pipeline, without those that are not known."""
+    return {found.signature: found.ledger for found in ledgers(con) if found.pipeline == pipeline and found.signature}
+
+
 def unused_ledgers(con: sqlite3.Connection) -> list[tuple[bytes]]:
     """Signatures that no run has any more. Looks at every run, so it is for the reader."""
     return con.execute("SELECT signature FROM ledger WHERE signature NOT IN (SELECT signature FROM run)").fetchall()

@@ -7,11 +7,8 @@ import os
 import sqlite3
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
-
-from msgspec.structs import replace
 
 from perdure.errors import InvalidArgument, PerdureError, StoreUnavailable
 from perdure.ports.joining import CallerConnection, Journal, OwnTransaction
@@ -43,6 +40,7 @@ from perdure.ports.store import (
     WorkerRow,
 )
 from perdure.storage.sqlite import awaits, holds, keys, limits, listing, queries, retention, schedules, slots, turns
+from perdure.storage.sqlite.alone import Alone
 from perdure.storage.sqlite.busy import PATIENCE_S
 from perdure.storage.sqlite.group import PutSnapshot, SetIndex
 from perdure.storage.sqlite.mail import Mailbox
@@ -96,7 +94,7 @@ class SqliteStore:
         self._change: list[Callable[[], None]] = []
         self._trouble: list[Callable[[Trouble], None]] = []
         self._removed_up_to = 0
-        self._worker: WorkerRow | None = None
+        self._alone = Alone()
 
     # --- life
 
@@ -307,6 +305,9 @@ class SqliteStore:
     async def ledgers(self) -> Sequence[LedgerCount]:
         return await self._read(queries.ledgers)
 
+    async def resting_ledgers(self, pipeline: str, /) -> dict[bytes, bytes]:
+        return await self._read(lambda con: queries.resting_ledgers(con, pipeline))
+
     async def missing_index(self, limit: int, /) -> Sequence[str]:
         return await self._read(lambda con: queries.missing_index(con, limit))
 
@@ -321,34 +322,25 @@ class SqliteStore:
 
     # --- sweeps
 
-    # One engine owns the file by a lock that ends with its process: it is the only worker, and needs no lease.
-
     async def clock_us(self) -> int | None:
         return None
 
     async def register(self, worker: WorkerRow, /) -> None:
         self._live_loop()
-        self._worker = worker
+        self._alone.row = worker
 
     async def renew(self, worker: str, now_us: int, /, *, draining: bool = False) -> bool:
-        return self._worker is not None and self._worker.id == worker
+        return self._alone.is_here(worker)
 
     async def bury(self, worker: str, beat: int, /) -> bool:
         return False
 
     async def retire(self, worker: str, /) -> None:
-        self._worker = None
+        self._alone.row = None
 
     async def workers(self) -> Sequence[WorkerRow]:
         self._live_loop()
-        holder = holder_of(self.path)
-        if self._worker is not None:
-            return [replace(self._worker, runs=len(await self.owned(self._worker.id)))]
-        if holder is None:
-            return []
-        since_us = int(datetime.fromisoformat(holder.since).timestamp() * 1_000_000)
-        runs = len(await self.owned(holder.worker))
-        return [WorkerRow(holder.worker, holder.host, holder.pid, since_us, seen_us=0, runs=runs)]
+        return await self._alone.workers(self.path, self.owned)
 
     async def generations(self) -> dict[str, int]:
         return await self._read(queries.generations)

@@ -340,6 +340,9 @@ async def live_runs_are_counted_by_ledger(lab: Lab) -> None:
         ),
     ]
     expect(list(await store.ledgers()), expected, "ledgers")
+    both = {new.signature: new.ledger, pinned.signature: pinned.ledger}
+    expect(await store.resting_ledgers("payout"), both, "of one pipeline")
+    expect(await store.resting_ledgers("nothing"), {}, "of one that has no runs")
     await store.set_index(owned_run.locator, pinned, owned_run.tail)
     expect((await loaded(store, owned_run)).row.state, replace(pinned, ledger=b""), "state as read")
     await put(store, owned_run, owned_run.next(RunCancelRequested("someone"), index=new))

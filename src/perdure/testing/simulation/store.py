@@ -7,7 +7,7 @@ it is answered [J-14]. Only the process may die at any moment.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from perdure.core.journal import NewerJournal
@@ -305,6 +305,10 @@ class FaultyStore(FaultyLists):
     async def ledgers(self) -> Sequence[LedgerCount]:
         await self._read()
         return await self._inner.ledgers()
+
+    async def resting_ledgers(self, pipeline: str, /) -> Mapping[bytes, bytes]:
+        await self._read()
+        return await self._inner.resting_ledgers(pipeline)
 
     async def deployments(self, pipeline: str | None = None, /) -> Sequence[Deployment]:
         await self._read()
