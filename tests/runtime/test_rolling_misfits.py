@@ -1,4 +1,4 @@
-"""Runs that rest at a step which a newer version removed, while workers of both versions come and go [D-2, D-3, D-4]."""
+"""Runs that rest at a step that a newer version removed, while workers of both come and go [D-2, D-3, D-4]."""
 
 from __future__ import annotations
 
@@ -123,14 +123,13 @@ async def test_who_starts_later_judges_what_the_deployer_did_not(system: Virtual
 async def test_who_becomes_the_newest_by_a_rollback_judges(system: VirtualSystem) -> None:
     """Runs of the version that was rolled back, which nobody has any more [D-5]."""
     world = Shared(system)
-    async with world.client(app(NEW)) as client:
-        async with world.engine(app(NEW)), AsyncExitStack() as newer:
-            await waiting(await newer.enter_async_context(world.engine(app(OLD))), "a", "b")
-            await client.roll_back("line", 1, actor="ada", force=True)
-            await system.sleep(2 * BEAT_S)
-            await newer.aclose()
-            await system.sleep(2 * BEAT_S)
-            assert await told(client) == {INVALID: 2}
+    async with world.client(app(NEW)) as client, world.engine(app(NEW)), AsyncExitStack() as newer:
+        await waiting(await newer.enter_async_context(world.engine(app(OLD))), "a", "b")
+        await client.roll_back("line", 1, actor="ada", force=True)
+        await system.sleep(2 * BEAT_S)
+        await newer.aclose()
+        await system.sleep(2 * BEAT_S)
+        assert await told(client) == {INVALID: 2}
 
 
 @virtually
