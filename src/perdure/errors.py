@@ -9,6 +9,7 @@ PerdureError
 ├── ConflictError            the caller: the request contradicts what is recorded
 │   ├── ScheduleConflict     the slot is busy with other input; names the run
 │   │   └── MutexConflict    another pipeline's run has a mutex for the resource; names both
+│   ├── QueueFull            as many runs wait for a limit as may; try again later
 │   ├── KeyTaken             the key was used with other content
 │   └── NotAllowed           the run is not in a state that permits this
 ├── StoreUnavailable         retry: the store does not answer; nothing was lost
@@ -82,6 +83,20 @@ class MutexConflict(ScheduleConflict):
         super().__init__(message, run_id)
         self.mutex = mutex
         self.pipeline = pipeline
+
+
+class QueueFull(ConflictError):
+    """As many runs wait for a limit as may [R-11]. The caller tries again when some have ended, or gives it up.
+
+    Args:
+        limit: the limit's id.
+        key: which of its keys; empty where it counts all together.
+    """
+
+    def __init__(self, message: str, limit: str, key: str) -> None:
+        super().__init__(message)
+        self.limit = limit
+        self.key = key
 
 
 class KeyTaken(ConflictError):

@@ -26,8 +26,8 @@ from perdure.define.result import Result
 from perdure.ports.joining import CallerConnection
 from perdure.runtime.client import Client
 from perdure.runtime.info import RunInfo
+from perdure.runtime.refusing import OnBusy
 from perdure.runtime.run import Run
-from perdure.runtime.submitting import OnBusy
 
 T = TypeVar("T")
 In = TypeVar("In")

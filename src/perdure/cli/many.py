@@ -10,7 +10,7 @@ from perdure.cli.inputs import read_json, read_text
 from perdure.cli.output import Output
 from perdure.cli.problems import refuse
 from perdure.cli.tables import Cell
-from perdure.errors import PayloadError, ScheduleConflict
+from perdure.errors import PayloadError, QueueFull, ScheduleConflict
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from perdure.runtime.client import Client
     from perdure.runtime.run import Run
 
-Send: TypeAlias = "Callable[[Client, Sequence[object]], Awaitable[Sequence[Run[object] | ScheduleConflict]]]"
+Refusal: TypeAlias = ScheduleConflict | QueueFull
+"""Why there is no run for an input."""
+
+Send: TypeAlias = "Callable[[Client, Sequence[object]], Awaitable[Sequence[Run[object] | Refusal]]]"
 """`Client.submit_many`, with everything but the inputs."""
 
 AT_ONCE = 2_000
@@ -60,13 +63,13 @@ def read_inputs(file: str, pipeline: AnyPipeline) -> Inputs:
 async def submit_all(client: Client, send: Send, inputs: Inputs, out: Output) -> int:
     """Submit them, some thousands at a time, and say what became of each."""
     new = joined = 0
-    refused: list[tuple[int, ScheduleConflict]] = []
+    refused: list[tuple[int, Refusal]] = []
     with out.progress("submitting") as advance:
         for first in range(0, len(inputs.values), AT_ONCE):
             lines = inputs.lines[first : first + AT_ONCE]
             found = await send(client, inputs.values[first : first + AT_ONCE])
             for line, run in zip(lines, found, strict=True):
-                if isinstance(run, ScheduleConflict):
+                if isinstance(run, Refusal):
                     refused.append((line, run))
                 elif run.created:
                     new += 1
@@ -80,15 +83,16 @@ async def submit_all(client: Client, send: Send, inputs: Inputs, out: Output) ->
     return Exit.CONFLICT if refused else Exit.OK
 
 
-def _as_json(lines: Sequence[int], found: Sequence[Run[object] | ScheduleConflict], out: Output) -> None:
+def _as_json(lines: Sequence[int], found: Sequence[Run[object] | Refusal], out: Output) -> None:
     for line, run in zip(lines, found, strict=True):
-        if isinstance(run, ScheduleConflict):
-            out.value({"line": line, "run_id": run.run_id, "created": False, "refused": str(run)})
+        if isinstance(run, Refusal):
+            in_the_way = run.run_id if isinstance(run, ScheduleConflict) else None
+            out.value({"line": line, "run_id": in_the_way, "created": False, "refused": str(run)})
         else:
             out.value({"line": line, "run_id": run.id, "created": run.created})
 
 
-def _say(new: int, joined: int, refused: Sequence[tuple[int, ScheduleConflict]], out: Output) -> None:
+def _say(new: int, joined: int, refused: Sequence[tuple[int, Refusal]], out: Output) -> None:
     parts = [f"{new:,} submitted"]
     if joined:
         parts.append(f"{joined:,} joined runs that were there")

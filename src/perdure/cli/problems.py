@@ -48,6 +48,12 @@ class Report:
 # Most special first: the first class that fits decides.
 _KINDS: tuple[tuple[type[BaseException], str, Exit, str], ...] = (
     (errors.ScheduleConflict, "schedule-conflict", Exit.CONFLICT, "`perdure show {run_id}` shows the run in the way"),
+    (
+        errors.QueueFull,
+        "queue-full",
+        Exit.CONFLICT,
+        "nothing was submitted; `perdure limits` shows who is inside: try again when some have ended",
+    ),
     (errors.NotAllowed, "not-allowed", Exit.CONFLICT, ""),
     (errors.ConflictError, "conflict", Exit.CONFLICT, ""),
     (errors.NotFound, "not-found", Exit.NOT_FOUND, "`perdure list` shows the runs there are"),

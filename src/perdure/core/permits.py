@@ -35,6 +35,27 @@ class Permit(msgspec.Struct, frozen=True, gc=False):
         return f"limit {self.limit!r}" + (f" key {self.key!r}" if self.key else "")
 
 
+class Entrance(msgspec.Struct, frozen=True, gc=False):
+    """How many runs may have been submitted and not ended under a limit that bounds its queue, for one key.
+
+    Attributes:
+        limit: the limit's id.
+        key: what it counts apart; empty where it counts all together.
+        bound: how many are in flight.
+        queue: how many more may wait.
+    """
+
+    limit: str
+    key: str
+    bound: int
+    queue: int
+
+    @property
+    def room(self) -> int:
+        """For how many there is room in all."""
+        return self.bound + self.queue
+
+
 class Limited(msgspec.Struct, frozen=True, gc=False):
     """A run rests, because a limit has no place for what it does next [R-11].
 

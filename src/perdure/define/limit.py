@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast, overload
 
-from perdure.core.permits import LimitKind, Permit
+from perdure.core.permits import Entrance, LimitKind, Permit
 from perdure.define.functions import check_pure
 from perdure.define.names import check_id, name_problem
 from perdure.errors import DefinitionError
@@ -31,9 +31,10 @@ class Limit(Generic[In_contra]):
         scope: where it is counted.
         kind: what it counts.
         bound: how many; of a rate, the microseconds from one start to the next.
+        queue: of runs in flight, how many more may wait; None: any number.
     """
 
-    __slots__ = ("bound", "id", "key", "kind", "scope")
+    __slots__ = ("bound", "id", "key", "kind", "queue", "scope")
 
     @overload
     def __init__(
@@ -43,6 +44,7 @@ class Limit(Generic[In_contra]):
         scope: LimitScope = ...,
         concurrency: int | None = ...,
         in_flight: int | None = ...,
+        queue: int | None = ...,
         per_second: float | None = ...,
     ) -> None: ...
     @overload
@@ -54,6 +56,7 @@ class Limit(Generic[In_contra]):
         key: Callable[[In_contra], str],
         concurrency: int | None = ...,
         in_flight: int | None = ...,
+        queue: int | None = ...,
         per_second: float | None = ...,
     ) -> None: ...
     def __init__(
@@ -64,6 +67,7 @@ class Limit(Generic[In_contra]):
         key: Callable[[In_contra], str] | None = None,
         concurrency: int | None = None,
         in_flight: int | None = None,
+        queue: int | None = None,
         per_second: float | None = None,
     ) -> None:
         """Builds and checks the limit.
@@ -76,6 +80,8 @@ class Limit(Generic[In_contra]):
             concurrency: so many operations execute at once: attempts of the steps that name the limit, forward or in
                 unwind. A step of items is one operation, however many of its items run.
             in_flight: so many runs have begun and not ended, whatever they wait for meanwhile.
+            queue: with `in_flight`: so many more may have been submitted and wait, for whatever; a submission that
+                finds no room is refused with `QueueFull`. 0: nobody waits. Default: any number may.
             per_second: so many starts a second, evenly spread: of attempts where a step names it, of runs where a
                 pipeline does.
 
@@ -92,6 +98,11 @@ class Limit(Generic[In_contra]):
         self.key: Callable[[In_contra], str] | None = key
         self.kind: LimitKind
         self.kind, self.bound = _bound(where, concurrency, in_flight, per_second)
+        if queue is not None and self.kind != "in_flight":
+            raise DefinitionError(
+                f"{where}: queue bounds the runs that wait to be in flight: give it together with in_flight"
+            )
+        self.queue = None if queue is None else _check_count(where, "queue", queue, 0)
         if self.kind == "in_flight" and scope == "worker":
             raise DefinitionError(
                 f"{where}: in_flight counts runs across the store, for a run may go from one worker to another; the "
@@ -102,6 +113,10 @@ class Limit(Generic[In_contra]):
         """A place under this limit, for one of its keys."""
         return Permit(self.id, key, self.kind, self.bound, self.scope == "store")
 
+    def entrance(self, key: str) -> Entrance | None:
+        """The room that a run needs which is submitted, for one of its keys; None: its queue has no bound."""
+        return None if self.queue is None else Entrance(self.id, key, self.bound, self.queue)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Limit) and self._value() == other._value()
 
@@ -109,7 +124,7 @@ class Limit(Generic[In_contra]):
         return hash(self.id)
 
     def _value(self) -> tuple[object, ...]:
-        return self.id, self.scope, self.key, self.kind, self.bound
+        return self.id, self.scope, self.key, self.kind, self.bound, self.queue
 
     def __repr__(self) -> str:
         return f"<limit {self.id!r}>"
@@ -176,6 +191,34 @@ _WHAT: dict[LimitKind, str] = {
     "in_flight": "runs in flight",
     "rate": "starts per second",
 }
+
+
+class KeyTrouble(Exception):
+    """The key of a limit cannot be told; says why, for people."""
+
+
+def key_of(limit: AnyLimit, read_input: Callable[[], object]) -> str:
+    """What a run counts with under a limit.
+
+    Args:
+        read_input: the run's input, for the function of the key.
+
+    Raises:
+        KeyTrouble: that raised, or made nothing of use.
+    """
+    if limit.key is None:
+        return ""
+    what = f"the key of limit {limit.id!r}"
+    try:
+        key = limit.key(read_input())
+    except BaseException as error:  # whatever a pure function raises: who asked says what follows
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise KeyTrouble(f"{what} raised {type(error).__name__}: {error}"[:1000]) from error
+    problem = key_problem(key)
+    if problem is not None:
+        raise KeyTrouble(f"{what} {problem}")
+    return key
 
 
 def key_problem(key: object) -> str | None:

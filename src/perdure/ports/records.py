@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from perdure.core.permits import LimitKind, Permit
+from perdure.core.permits import Entrance, LimitKind, Permit
 
 RunStatus: TypeAlias = Literal["ready", "running", "held", "invalid", "corrupt", "succeeded", "failed", "canceled"]
 """Index status. `ready` with a due time ahead is a delayed start or a backoff. The last three are terminal."""
@@ -26,6 +26,7 @@ class NewRun(msgspec.Struct, frozen=True, gc=False):
             waits for it came before [R-5]. See `Store.grant_slots`.
         annotations: labels to find it by, in the order of their keys; a run without any costs nothing more.
         mutexes: which it has for its resource until its end, sorted; only for writing, a row does not tell them [R-10].
+        entrances: limits that have to have room for it until its end; likewise only for writing [R-11].
     """
 
     run_id: str
@@ -40,6 +41,7 @@ class NewRun(msgspec.Struct, frozen=True, gc=False):
     waits: Literal["", "queue", "replace"] = ""
     annotations: tuple[tuple[str, str], ...] = ()
     mutexes: tuple[str, ...] = ()
+    entrances: tuple[Entrance, ...] = ()
 
 
 class IndexState(msgspec.Struct, frozen=True, gc=False):
@@ -184,6 +186,13 @@ class MutexTaken(msgspec.Struct, frozen=True, gc=False):
     pipeline: str
 
 
+class NoRoom(msgspec.Struct, frozen=True, gc=False):
+    """As many runs have been submitted under a limit, and not ended, as it has room for; nothing was written [R-11]."""
+
+    limit: str
+    key: str
+
+
 class KeyUsed(msgspec.Struct, frozen=True, gc=False):
     """The submission's key stands for `run_id`, which may have ended; nothing was written [R-5]."""
 
@@ -226,8 +235,9 @@ class LimitUse(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         bound: how many places; of a rate, the microseconds from one start to the next.
         held: places that are taken; 0 of a rate.
-        waiting: runs that wait.
+        waiting: runs that wait; where the queue is bounded, all that were submitted and have not begun.
         oldest_us: since when the first in line waits; None: nobody does, or it is a rate.
+        queue: so many may wait; None: any number.
     """
 
     limit: str
@@ -237,10 +247,11 @@ class LimitUse(msgspec.Struct, frozen=True, gc=False):
     held: int
     waiting: int
     oldest_us: int | None
+    queue: int | None = None
 
 
 AppendResult: TypeAlias = (
-    LimitReached | Committed | SlotTaken | MutexTaken | KeyUsed | Conflict | Fenced | Gone | WaitCycle
+    LimitReached | Committed | SlotTaken | MutexTaken | NoRoom | KeyUsed | Conflict | Fenced | Gone | WaitCycle
 )
 
 

@@ -22,6 +22,7 @@ from perdure.ports.observer import Observer
 from perdure.ports.store import AppendResult, Fenced, IndexState, Store, Trouble
 from perdure.runtime.claimer import Claimer
 from perdure.runtime.client import Client
+from perdure.runtime.entering import Submission
 from perdure.runtime.events import emit_facts
 from perdure.runtime.host import Host, Middleware, Options
 from perdure.runtime.limits import bounds_of
@@ -30,11 +31,11 @@ from perdure.runtime.loading import projected
 from perdure.runtime.membership import DEFAULT_LEASE_S, Membership
 from perdure.runtime.misfits import wake_misfits
 from perdure.runtime.operations import AbandonRun, RunOperation
+from perdure.runtime.refusing import OnBusy
 from perdure.runtime.registry import current, deploy, take_part
 from perdure.runtime.schedules import Scheduler, tick_key
 from perdure.runtime.stuck import report_blocked, report_stuck
 from perdure.runtime.submission import submit_and_drive
-from perdure.runtime.submitting import OnBusy
 from perdure.runtime.verifying import rebuild
 from perdure.runtime.watchdog import Watchdog
 
@@ -271,22 +272,22 @@ class Engine(Client):
 
     # --- submit
 
-    async def _enter(self, pipeline: AnyPipeline, submitted: RunSubmitted, on_busy: OnBusy) -> tuple[str, bool]:
+    async def _enter(self, pipeline: AnyPipeline, one: Submission, on_busy: OnBusy) -> tuple[str, bool]:
         """With a free place the submission carries claim and first reservation in one append [J-12]."""
         host, claimer = self._host, self._claimer
         line = host.lines.get(pipeline.id)
-        waits = submitted.start_at_us > self._system.now_us() or pipeline.id in host.held
+        waits = one.submitted.start_at_us > self._system.now_us() or pipeline.id in host.held
         waits = waits or pipeline.id in host.newer or not host.lease.holds
         if line is None or waits or host.draining or claimer.backlog or claimer.free <= 0:
-            return await super()._enter(pipeline, submitted, on_busy)
+            return await super()._enter(pipeline, one, on_busy)
 
-        async def answered(refused: RunSubmitted, result: AppendResult) -> tuple[str, bool]:
+        async def answered(refused: Submission, result: AppendResult) -> tuple[str, bool]:
             if isinstance(result, Fenced):  # this worker was found dead, and has not heard of it: it is anybody's [R-3]
                 host.fenced()
                 return await self._enter_by(refused, on_busy, None)
             return await self._answered(refused, result, on_busy, None)
 
-        return await submit_and_drive(host, line, submitted, answered)
+        return await submit_and_drive(host, line, one, answered)
 
     async def _submit_tick(self, schedule: AnySchedule, tick_us: int, window: timedelta) -> tuple[str, bool]:
         """A schedule's tick is its key: whoever submits it again gets the same run [R-14]."""

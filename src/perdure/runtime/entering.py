@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure.core.durations import Duration
 from perdure.core.facts import RunSubmitted
+from perdure.core.permits import Entrance
+from perdure.define.limit import KeyTrouble, key_of
 from perdure.define.pipeline import AnyPipeline
 from perdure.errors import InvalidArgument, PayloadError
 from perdure.ports.clock import System
@@ -35,10 +39,26 @@ class SubmitOptions(msgspec.Struct, frozen=True):
     priority: int | None = None
 
 
+class Submission(msgspec.Struct, frozen=True):
+    """A run that is about to be submitted.
+
+    Attributes:
+        submitted: its first fact.
+        entrances: limits that have to have room for it [R-11].
+    """
+
+    submitted: RunSubmitted
+    entrances: tuple[Entrance, ...] = ()
+
+    def waiting(self, how: Literal["queue", "replace"]) -> Submission:
+        """The same, waiting for its slot where that is taken [R-5]."""
+        return replace(self, submitted=replace(self.submitted, waits=how))
+
+
 def submission(
     pipeline: AnyPipeline, input: object, options: SubmitOptions, system: System, payload_limit: int | None
-) -> RunSubmitted:
-    """The fact that a submission appends.
+) -> Submission:
+    """What a submission appends, and under which limits.
 
     Raises:
         PayloadError: the input cannot be stored, or is over the limit [P-4]; names the path.
@@ -53,7 +73,7 @@ def submission(
         resource = pipeline.resource(codec.decode(data))
     run_id = system.run_id()
     now_us = system.now_us()
-    return RunSubmitted(
+    submitted = RunSubmitted(
         run_id,
         pipeline.id,
         msgspec.Raw(data),
@@ -68,6 +88,25 @@ def submission(
         priority=pipeline.priority if options.priority is None else check_priority(options.priority),
         mutexes=pipeline.mutexes,
     )
+    return Submission(submitted, entrances_of(pipeline, submitted))
+
+
+def entrances_of(pipeline: AnyPipeline, submitted: RunSubmitted) -> tuple[Entrance, ...]:
+    """The limits that have to have room for a run of a pipeline, when it is submitted [R-11].
+
+    Raises:
+        InvalidArgument: the key of one cannot be told from this input.
+    """
+    found: list[Entrance] = []
+    for limit in pipeline.limits:
+        if limit.queue is None:
+            continue
+        try:
+            entrance = limit.entrance(key_of(limit, lambda: pipeline.input_codec.decode(submitted.input)))
+        except KeyTrouble as trouble:
+            raise InvalidArgument(f"the run cannot be submitted: {trouble}") from trouble.__cause__
+        found += [] if entrance is None else [entrance]
+    return tuple(found)
 
 
 def _start_us(options: SubmitOptions, now_us: int) -> int:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from perdure.core.facts import RunSubmitted, RunSucceeded
 from perdure.core.operations import EndedOp, HeldOp, InvalidOp
-from perdure.core.permits import Limited
+from perdure.core.permits import Entrance, Limited
 from perdure.core.plan import Closed, Parked, Rest, Waiting
 from perdure.core.projection import Projection
 from perdure.core.signature import sign
@@ -16,8 +16,12 @@ from perdure.core.units import resting
 from perdure.ports.store import IndexState, NewRun, RunRow, RunStatus
 
 
-def new_run(submitted: RunSubmitted, submitted_us: int) -> NewRun:
-    """The index columns of a run that never change. A run about itself alone excludes nobody."""
+def new_run(submitted: RunSubmitted, submitted_us: int, entrances: tuple[Entrance, ...] = ()) -> NewRun:
+    """The index columns of a run that never change. A run about itself alone excludes nobody.
+
+    Args:
+        entrances: limits that have to have room for it, where it is submitted [R-11].
+    """
     alone = submitted.resource == submitted.run_id
     slot_key = None if submitted.slot == "none" or alone else submitted.resource
     return NewRun(
@@ -33,6 +37,7 @@ def new_run(submitted: RunSubmitted, submitted_us: int) -> NewRun:
         submitted.waits,
         tuple(sorted(submitted.annotations.items())) if submitted.annotations else (),
         () if alone else submitted.mutexes,
+        entrances,
     )
 
 

@@ -8,12 +8,12 @@ and no store is asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from perdure.core.operations import UnitOp
 from perdure.core.permits import Limited, Permit
 from perdure.core.plan import RUN, Plan, Unplannable
-from perdure.define.limit import key_problem
+from perdure.define.limit import AnyLimit, KeyTrouble, key_of
 from perdure.ports.store import Append
 
 if TYPE_CHECKING:
@@ -40,20 +40,15 @@ def permits_of(live: LiveRun, step: str) -> tuple[Permit, ...]:
     return tuple([limit.permit(_key_of(live, limit)) for limit in live.line.limits.get(step, ())])
 
 
-def _key_of(live: LiveRun, limit: Any) -> str:
+def _key_of(live: LiveRun, limit: AnyLimit) -> str:
     if limit.key is None:
         return ""
     if limit.id not in live.keys:
-        what = f"the key of limit {limit.id!r}"
+        codec, data = live.line.pipeline.input_codec, live.submitted.input
         try:
-            key = limit.key(live.line.pipeline.input_codec.decode(live.submitted.input))
-        except BaseException as error:  # a pure function that raises makes the run invalid, whatever it raises
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            raise Unplannable("limit-key-raised", f"{what} raised {type(error).__name__}: {error}"[:1000]) from error
-        if (problem := key_problem(key)) is not None:
-            raise Unplannable("limit-key-raised", f"{what} {problem}")
-        live.keys[limit.id] = key
+            live.keys[limit.id] = key_of(limit, lambda: codec.decode(data))
+        except KeyTrouble as trouble:
+            raise Unplannable("limit-key-raised", str(trouble)) from trouble.__cause__
     return live.keys[limit.id]
 
 

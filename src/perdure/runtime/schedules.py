@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from perdure.core.ticks import Due, due_ticks, key_window_us
 from perdure.define.schedule import AnySchedule
 from perdure.define.timetable import moment
-from perdure.errors import KeyTaken, ScheduleConflict, StoreUnavailable
+from perdure.errors import KeyTaken, QueueFull, ScheduleConflict, StoreUnavailable
 from perdure.ports.store import ScheduleState, Store
 from perdure.runtime.host import Host
 
@@ -228,7 +228,7 @@ class Scheduler:
             run_id, _ = await self._submit(schedule, tick_us, window)
         except KeyTaken:  # submitted before, of other input: the author's function was changed, or is not pure
             return ""
-        except ScheduleConflict as conflict:
+        except (ScheduleConflict, QueueFull) as conflict:
             logger.warning("schedule %r: %s; the tick is passed over", schedule.id, conflict)
             self._tell("tick-skipped", schedule, str(conflict))
             return ""

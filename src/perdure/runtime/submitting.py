@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Literal, Never, TypeAlias, TypeVar, get_args
+from typing import Literal, Never, TypeVar
 
 from msgspec.structs import replace
 
@@ -21,38 +20,43 @@ from perdure.errors import (
     ConflictError,
     InvalidArgument,
     KeyTaken,
-    MutexConflict,
     NotFound,
     PayloadError,
+    QueueFull,
     ScheduleConflict,
 )
 from perdure.ports.joining import CallerConnection, Journal
+from perdure.ports.records import NoRoom
 from perdure.ports.store import (
     Append,
     AppendResult,
     Committed,
     KeyUsed,
-    LoadedRun,
     MutexTaken,
     SlotTaken,
     SubmissionKey,
 )
 from perdure.runtime.appending import SlotFreed, append_and_tell, seal
-from perdure.runtime.arguments import check_duration, check_name
-from perdure.runtime.entering import SubmitOptions, submission
+from perdure.runtime.entering import Submission, SubmitOptions, submission
 from perdure.runtime.indexing import new_run, submitted_state
 from perdure.runtime.loading import projected
 from perdure.runtime.operating import Operator
 from perdure.runtime.outside import OUTSIDE
+from perdure.runtime.refusing import (
+    OnBusy,
+    busy_slot,
+    in_line,
+    keeps_its_slot,
+    mutex_taken,
+    policy_of,
+    queue_full,
+    window_of,
+)
 from perdure.runtime.run import Run
 
 In = TypeVar("In")
 Out_co = TypeVar("Out_co", covariant=True)
 
-OnBusy: TypeAlias = Literal["join", "reject", "queue", "replace"]
-"""What a submission does when a live run has its slot."""
-
-KEY_WINDOW = timedelta(days=1)
 SLICE = 512
 """Submissions that are prepared, and handed to the store, without giving anybody else a turn."""
 
@@ -108,23 +112,24 @@ class Submitter(Operator, ABC):
             InvalidArgument: another argument is out of range. Nothing was written.
             ScheduleConflict: a run occupies the slot, of other input if it may be joined; names it.
             MutexConflict: a run, of whatever pipeline, has a mutex of this one for the resource; names it [R-10].
+            QueueFull: a limit of the pipeline bounds its queue, and has no room for another run of this key [R-11].
             KeyTaken: the key was used with other input.
 
         With a connection, errors of its driver come as they are: a serialization failure asks the caller to begin its
         transaction anew. Errors of perdure leave the transaction as it was.
         """
-        policy = _policy(pipeline, on_busy)
-        window_us = _window_us(idempotency_key, key_window)
+        policy = policy_of(pipeline, on_busy)
+        window_us = window_of(idempotency_key, key_window)
         options = SubmitOptions(resource, tenant, delay, start_at, deadline, annotations, actor, priority)
-        submitted = submission(pipeline, input, options, self._system, self._payload_limit)
+        one = submission(pipeline, input, options, self._system, self._payload_limit)
         journal = None if connection is None else await self._store.join(connection)
         while True:
             try:
                 if idempotency_key is None and journal is None:
-                    run_id, created = await self._enter(pipeline, submitted, policy)
+                    run_id, created = await self._enter(pipeline, one, policy)
                 else:
-                    key = self._key(submitted, idempotency_key, window_us)
-                    run_id, created = await self._enter_by(submitted, policy, key, journal)
+                    key = self._key(one.submitted, idempotency_key, window_us)
+                    run_id, created = await self._enter_by(one, policy, key, journal)
             except SlotFreed:
                 continue
             return self._handle(run_id, pipeline, created=created)
@@ -143,7 +148,7 @@ class Submitter(Operator, ABC):
         on_busy: Literal["join", "reject"] | None = None,
         priority: int | None = None,
         connection: CallerConnection | None = None,
-    ) -> list[Run[Out_co] | ScheduleConflict]:
+    ) -> list[Run[Out_co] | ScheduleConflict | QueueFull]:
         """Submit a run for every input, in few transactions; when this returns all are durable.
 
         It is no transaction over all of them: every input fares as if it were submitted alone, in this order. All are
@@ -161,36 +166,36 @@ class Submitter(Operator, ABC):
         """
         if on_busy not in ("join", "reject", None):
             raise InvalidArgument(f"on_busy of many must be join or reject, not {on_busy!r}")
-        policy = _policy(pipeline, on_busy)
+        policy = policy_of(pipeline, on_busy)
         options = SubmitOptions(None, tenant, delay, start_at, deadline, annotations, actor, priority)
-        found: list[Run[Out_co] | ScheduleConflict] = []
-        sent: list[tuple[RunSubmitted, asyncio.Future[AppendResult]]] = []
+        found: list[Run[Out_co] | ScheduleConflict | QueueFull] = []
+        sent: list[tuple[Submission, asyncio.Future[AppendResult]]] = []
         checked = await self._checked(pipeline, inputs, options)
         if policy == "queue":
-            checked = _in_line(checked)
+            checked = in_line(checked)
         if connection is not None:
             journal = await self._store.join(connection)
-            return [await self._one_within(pipeline, submitted, policy, journal) for submitted in checked]
+            return [await self._one_within(pipeline, one, policy, journal) for one in checked]
         for first in range(0, len(checked), SLICE):
             part = checked[first : first + SLICE]
-            sent += [(submitted, self._store.append(self._first_append(submitted, None))) for submitted in part]
+            sent += [(one, self._store.append(self._first_append(one, None))) for one in part]
             sent[-1][1].add_done_callback(lambda _: self._entered_many())  # whatever becomes of the caller [R-16]
-            if any(submitted.waits for submitted in part):
+            if any(one.submitted.waits for one in part):
                 sent[-1][1].add_done_callback(lambda _: self._on_waiting())
             await asyncio.sleep(0)
         if sent:
             await asyncio.wait([future for _, future in sent])
-        for submitted, future in sent:
+        for one, future in sent:
             if type(future.result()) is Committed:
-                found.append(self._handle(submitted.run_id, pipeline, created=True))
+                found.append(self._handle(one.submitted.run_id, pipeline, created=True))
             else:
-                found.append(await self._refused(pipeline, submitted, future.result(), policy))
+                found.append(await self._refused(pipeline, one, future.result(), policy))
         return found
 
     async def _checked(
         self, pipeline: AnyPipeline, inputs: Iterable[object], options: SubmitOptions
-    ) -> list[RunSubmitted]:
-        found: list[RunSubmitted] = []
+    ) -> list[Submission]:
+        found: list[Submission] = []
         for number, input in enumerate(inputs):
             if not number % SLICE:
                 await asyncio.sleep(0)
@@ -201,64 +206,65 @@ class Submitter(Operator, ABC):
         return found
 
     async def _refused(
-        self, pipeline: Pipeline[In, Never, Out_co], submitted: RunSubmitted, result: AppendResult, on_busy: OnBusy
-    ) -> Run[Out_co] | ScheduleConflict:
+        self, pipeline: Pipeline[In, Never, Out_co], one: Submission, result: AppendResult, on_busy: OnBusy
+    ) -> Run[Out_co] | ScheduleConflict | QueueFull:
         """What becomes of one of many whose slot is taken."""
         while True:
             try:
-                run_id, created = await self._answered(submitted, result, on_busy, None)
+                run_id, created = await self._answered(one, result, on_busy, None)
                 return self._handle(run_id, pipeline, created=created)
-            except ScheduleConflict as conflict:
-                return conflict
+            except (ScheduleConflict, QueueFull) as refusal:
+                return refusal
             except SlotFreed:
-                result = await self._store.append(self._first_append(submitted, None))
+                result = await self._store.append(self._first_append(one, None))
 
     async def _one_within(
-        self, pipeline: Pipeline[In, Never, Out_co], submitted: RunSubmitted, on_busy: OnBusy, journal: Journal
-    ) -> Run[Out_co] | ScheduleConflict:
+        self, pipeline: Pipeline[In, Never, Out_co], one: Submission, on_busy: OnBusy, journal: Journal
+    ) -> Run[Out_co] | ScheduleConflict | QueueFull:
         """One of many that are submitted in a transaction of the caller's."""
         while True:
             try:
-                run_id, created = await self._enter_by(submitted, on_busy, None, journal)
+                run_id, created = await self._enter_by(one, on_busy, None, journal)
                 return self._handle(run_id, pipeline, created=created)
-            except ScheduleConflict as conflict:
-                return conflict
+            except (ScheduleConflict, QueueFull) as refusal:
+                return refusal
             except SlotFreed:
                 continue
 
     # --- entering
 
-    async def _enter(self, pipeline: AnyPipeline, submitted: RunSubmitted, on_busy: OnBusy) -> tuple[str, bool]:
+    async def _enter(self, pipeline: AnyPipeline, one: Submission, on_busy: OnBusy) -> tuple[str, bool]:
         """Append the submission, or do what the policy says; the run's id, and whether it is new."""
-        return await self._enter_by(submitted, on_busy, None)
+        return await self._enter_by(one, on_busy, None)
 
     async def _enter_by(
-        self, submitted: RunSubmitted, on_busy: OnBusy, key: SubmissionKey | None, journal: Journal | None = None
+        self, one: Submission, on_busy: OnBusy, key: SubmissionKey | None, journal: Journal | None = None
     ) -> tuple[str, bool]:
         """As `_enter`, under a key, or in a transaction of the caller's: then nobody is told but by its commit."""
-        result = await append_and_tell(journal or self._store, self._first_append(submitted, key), self._notify)
-        return await self._answered(submitted, result, on_busy, key, journal)
+        result = await append_and_tell(journal or self._store, self._first_append(one, key), self._notify)
+        return await self._answered(one, result, on_busy, key, journal)
 
-    def _first_append(self, submitted: RunSubmitted, key: SubmissionKey | None) -> Append:
+    def _first_append(self, one: Submission, key: SubmissionKey | None) -> Append:
+        submitted = one.submitted
         now_us = self._system.now_us()
         p = Projection(submitted.run_id)
         fold(p, submitted, now_us)
         append = seal(p, [submitted], now_us, self._system.append_id(), OUTSIDE)
-        append.new = new_run(submitted, now_us)
+        append.new = new_run(submitted, now_us, one.entrances)
         append.index = submitted_state(p, now_us)
         append.key = key
         return append
 
     async def _answered(
         self,
-        submitted: RunSubmitted,
+        one: Submission,
         result: AppendResult,
         on_busy: OnBusy,
         key: SubmissionKey | None,
         within: Journal | None = None,
     ) -> tuple[str, bool]:
         """What the store's answer to a submission means to the caller."""
-        journal = within or self._store
+        journal, submitted = within or self._store, one.submitted
         if isinstance(result, Committed):
             if within is None:
                 self._entered(submitted)
@@ -266,13 +272,15 @@ class Submitter(Operator, ABC):
         if isinstance(result, KeyUsed) and key is not None:
             return await self._under_key(submitted, key, result.run_id, result.input_digest, journal), False
         if isinstance(result, MutexTaken):
-            raise _excluded(submitted, result)
+            raise mutex_taken(submitted, result)
+        if isinstance(result, NoRoom):
+            raise queue_full(submitted, result, one.entrances)
         if on_busy == "join" or not isinstance(result, SlotTaken):
             run_id = await self._joined(submitted, result, journal)
             return (run_id if key is None else await self._keyed(submitted, key, run_id, journal)), False
         if on_busy == "reject":
-            raise _busy(submitted, result.run_id, "")
-        return await self._enter_waiting(submitted, result, on_busy, key, within)
+            raise busy_slot(submitted, result.run_id, "")
+        return await self._enter_waiting(one, result, on_busy, key, within)
 
     async def _joined(self, submitted: RunSubmitted, result: AppendResult, journal: Journal) -> str:
         """The live run of equal input that occupies the slot [R-5]."""
@@ -280,7 +288,7 @@ class Submitter(Operator, ABC):
             raise ScheduleConflict(f"run id {submitted.run_id} is taken", submitted.run_id)
         if await self._equal(submitted, result.run_id, result.input_digest, journal):
             return result.run_id
-        raise _busy(submitted, result.run_id, " with other input")
+        raise busy_slot(submitted, result.run_id, " with other input")
 
     async def _equal(self, submitted: RunSubmitted, run_id: str, digest: bytes, journal: Journal) -> bool:
         """Whether the input of `run_id`, read as the pipeline declares it now, is the same: a new field with a default
@@ -303,7 +311,7 @@ class Submitter(Operator, ABC):
 
     async def _enter_waiting(
         self,
-        submitted: RunSubmitted,
+        one: Submission,
         taken: SlotTaken,
         on_busy: Literal["queue", "replace"],
         key: SubmissionKey | None,
@@ -315,9 +323,9 @@ class Submitter(Operator, ABC):
         holder = await journal.load(taken.run_id)
         if holder is None:
             raise SlotFreed
-        if _keeps_its_slot(holder):
-            raise _busy(submitted, taken.run_id, "", " for ever (slot='once')")
-        waiting = replace(submitted, waits=on_busy)
+        if keeps_its_slot(holder):
+            raise busy_slot(one.submitted, taken.run_id, "", " for ever (slot='once')")
+        waiting = one.waiting(on_busy)
 
         def tell(run_id: str) -> None:
             self._notify(run_id)
@@ -326,10 +334,10 @@ class Submitter(Operator, ABC):
         result = await append_and_tell(journal, self._first_append(waiting, key), tell)
         if not isinstance(result, Committed) or within is not None:
             return await self._answered(waiting, result, "join", key, within)
-        self._entered(waiting)
+        self._entered(waiting.submitted)
         if on_busy == "replace":
-            await self._make_place(submitted.actor)
-        return submitted.run_id, True
+            await self._make_place(one.submitted.actor)
+        return one.submitted.run_id, True
 
     async def _make_place(self, actor: str) -> None:
         """Cancel the runs that others wait to replace."""
@@ -381,64 +389,3 @@ class Submitter(Operator, ABC):
 
     def _on_waiting(self) -> None:
         """A run waits for its slot."""
-
-
-def _policy(pipeline: AnyPipeline, on_busy: OnBusy | None) -> OnBusy:
-    """What a submission does on a busy slot; a serial one queues unless it says otherwise [R-5]."""
-    if not isinstance(pipeline, Pipeline):  # pyright: ignore[reportUnnecessaryIsInstance]  # what untyped code passes
-        what = ascii(pipeline)[:80]
-        raise InvalidArgument(f"submit takes a Pipeline, whose types say how the input is stored, not {what}")
-    if on_busy is None:
-        return "queue" if pipeline.slot == "serial" else "join"
-    if on_busy not in get_args(OnBusy):
-        raise InvalidArgument(f"on_busy must be one of {', '.join(get_args(OnBusy))}, not {on_busy!r}")
-    if pipeline.slot == "once" and on_busy in ("queue", "replace"):
-        raise InvalidArgument(f"on_busy={on_busy!r} would wait for ever: pipeline {pipeline.id!r} has slot='once'")
-    if pipeline.mutexes and on_busy in ("queue", "replace"):
-        raise InvalidArgument(f"on_busy={on_busy!r}: pipeline {pipeline.id!r} has mutexes, and no run waits for those")
-    return on_busy
-
-
-def _in_line(submissions: list[RunSubmitted]) -> list[RunSubmitted]:
-    """Those with a resource in common wait for the slot from the start, so that none can be overtaken by the next one
-    while it learns that the slot was taken; a free slot they get at once [R-5]."""
-    of_resource = Counter(submitted.resource for submitted in submissions)
-    return [
-        replace(submitted, waits="queue") if of_resource[submitted.resource] > 1 else submitted
-        for submitted in submissions
-    ]
-
-
-def _window_us(key: str | None, window: Duration | None) -> int:
-    if key is None:
-        if window is not None:
-            raise InvalidArgument("key_window needs an idempotency_key")
-        return 0
-    check_name("idempotency_key", key)
-    window_us = check_duration("key_window", KEY_WINDOW if window is None else window)
-    if not window_us:
-        raise InvalidArgument("key_window must be longer than nothing")
-    return window_us
-
-
-def _keeps_its_slot(holder: LoadedRun) -> bool:
-    return holder.row.ended_us is not None and holder.row.run.slot_once
-
-
-def _busy(submitted: RunSubmitted, run_id: str, how: str, long: str = "") -> ScheduleConflict:
-    long = long or (" for ever (slot='once')" if submitted.slot == "once" else "")
-    return ScheduleConflict(
-        f"pipeline {submitted.pipeline!r} has run {run_id}{how} for resource {submitted.resource!r}; "
-        f"it occupies the slot{long}",
-        run_id,
-    )
-
-
-def _excluded(submitted: RunSubmitted, taken: MutexTaken) -> MutexConflict:
-    return MutexConflict(
-        f"run {taken.run_id} of pipeline {taken.pipeline!r} has mutex {taken.name!r} for resource "
-        f"{submitted.resource!r}",
-        taken.run_id,
-        taken.name,
-        taken.pipeline,
-    )

@@ -304,7 +304,7 @@ class MemoryStore(MemoryBase):
     async def limits(self) -> Sequence[LimitUse]:
         self._live()
         self._flush()
-        return self.data.limits.uses()
+        return self.data.mutexes.entrances.shown(self.data.limits.uses())
 
     async def resize_limits(self, bounds: Mapping[str, int], /) -> None:
         self._live()

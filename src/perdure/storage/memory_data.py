@@ -374,9 +374,7 @@ class MemoryData(MemoryHolds):
         self.awaits.put(run.run_id, (), 0)
         if ended_us is not None:
             self._end(run, ended_us)
-        self.mutexes.free(run.locator)
-        if ended_us is None:
-            self.mutexes.take(run.locator, new)
+        self.mutexes.restore(run.locator, new, ended=ended_us is not None)
         run.new, run.ended_us = without(new), ended_us
         self.set_state(run, state)
         if slot_held and new.slot_key is not None and (new.tenant, new.pipeline, new.slot_key) not in self._slots:

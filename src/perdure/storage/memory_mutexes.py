@@ -1,4 +1,5 @@
-"""Mutexes in memory: which run has which, for which resource [R-10]."""
+"""What a run takes when it is submitted and has until its end, in memory: mutexes for its resource [R-10], and room
+under limits [R-11]."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from perdure.ports.records import MutexTaken, NewRun
+from perdure.ports.records import MutexTaken, NewRun, NoRoom
+from perdure.storage.memory_entrances import MemoryEntrances
 
 Mutex: TypeAlias = tuple[str, str, str]
 """Tenant, resource and name."""
@@ -14,13 +16,18 @@ Mutex: TypeAlias = tuple[str, str, str]
 
 def without(new: NewRun) -> NewRun:
     """What a row tells of a run."""
-    return replace(new, mutexes=()) if new.mutexes else new
+    return replace(new, mutexes=(), entrances=()) if new.mutexes or new.entrances else new
 
 
 class MemoryMutexes:
-    """Who has which."""
+    """Who has which.
+
+    Attributes:
+        entrances: room under limits.
+    """
 
     def __init__(self) -> None:
+        self.entrances = MemoryEntrances()
         self._holders: dict[Mutex, NewRun] = {}
         self._of_run: dict[int, list[Mutex]] = {}
 
@@ -28,17 +35,19 @@ class MemoryMutexes:
         """Nobody has any."""
         self._holders.clear()
         self._of_run.clear()
+        self.entrances.clear()
 
-    def refused(self, new: NewRun) -> MutexTaken | None:
-        """The first that the run needs and another has."""
+    def refused(self, new: NewRun) -> MutexTaken | NoRoom | None:
+        """The first that the run needs and another has; or a limit without room."""
         for name in new.mutexes:
             holder = self._holders.get((new.tenant, new.resource, name))
             if holder is not None:
                 return MutexTaken(name, holder.run_id, holder.pipeline)
-        return None
+        return self.entrances.refused(new)
 
     def take(self, locator: int, new: NewRun) -> None:
-        """Those that nobody has."""
+        """Those that nobody has, and room."""
+        self.entrances.enter(locator, new)
         for name in new.mutexes:
             mutex = (new.tenant, new.resource, name)
             if mutex not in self._holders:
@@ -47,5 +56,15 @@ class MemoryMutexes:
 
     def free(self, locator: int) -> None:
         """All that the run has."""
+        self._free(locator)
+        self.entrances.leave(locator)
+
+    def restore(self, locator: int, new: NewRun, *, ended: bool) -> None:
+        """As its first fact says; the room that it has, if any, it keeps until its end."""
+        self._free(locator)
+        if not ended:
+            self.take(locator, new)
+
+    def _free(self, locator: int) -> None:
         for mutex in self._of_run.pop(locator, ()):
             del self._holders[mutex]

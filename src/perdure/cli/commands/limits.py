@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 def limits(app: AppOption = None, store: StoreOption = None, as_json: JsonOption = False) -> int:
     """List the limits of the store that are in use: what is taken, and who waits.
 
-    JSON: one object: limits (each limit, key, kind, bound, held, waiting, oldest), by limit and key. The bound of a
-    rate is the microseconds from one start to the next. Limits of one worker are counted there, and not listed.
+    JSON: one object: limits (each limit, key, kind, bound, held, waiting, queue, oldest), by limit and key. The bound
+    of a rate is the microseconds from one start to the next; queue is how many may wait, null for any number. Limits of
+    one worker are counted there, and not listed.
     """
     out = Output(json=as_json)
 
@@ -39,7 +40,8 @@ def _print(found: Sequence[LimitUse], out: Output) -> None:
     for use in found:
         held = f"{1_000_000 / use.bound:g} a second" if use.kind == "rate" else f"{use.held} of {use.bound}"
         oldest = "" if use.oldest_us is None else iso_local(use.oldest_us)
-        table.add(use.limit, use.key, held, str(use.waiting), oldest)
+        waiting = str(use.waiting) if use.queue is None else f"{use.waiting} of {use.queue}"
+        table.add(use.limit, use.key, held, waiting, oldest)
         rows.append(
             {
                 "limit": use.limit,
@@ -48,6 +50,7 @@ def _print(found: Sequence[LimitUse], out: Output) -> None:
                 "bound": use.bound,
                 "held": use.held,
                 "waiting": use.waiting,
+                "queue": use.queue,
                 "oldest": None if use.oldest_us is None else iso_utc(use.oldest_us),
             }
         )

@@ -23,8 +23,8 @@ from perdure.cli.times import now_us, parse_duration_us, parse_time_or_duration_
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from perdure.cli.many import Refusal
     from perdure.define.pipeline import AnyPipeline
-    from perdure.errors import ScheduleConflict
     from perdure.runtime.client import Client
     from perdure.runtime.run import Run
 
@@ -174,7 +174,7 @@ def _submit_many(place: Place, pipeline: str, file: str, options: Mapping[str, A
     chosen = find_pipeline(place, pipeline)
     inputs = read_inputs(file, chosen)
 
-    async def send(client: Client, values: Sequence[object]) -> Sequence[Run[object] | ScheduleConflict]:
+    async def send(client: Client, values: Sequence[object]) -> Sequence[Run[object] | Refusal]:
         return await client.submit_many(chosen, values, **options)
 
     return with_client(place, lambda client: submit_all(client, send, inputs, out), creates=True)

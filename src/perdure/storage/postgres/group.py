@@ -28,7 +28,7 @@ from perdure.ports.store import (
     SlotTaken,
     WaitCycle,
 )
-from perdure.storage.postgres import awaits, keys, limits, mutexes, slots
+from perdure.storage.postgres import awaits, entrances, keys, limits, mutexes, slots
 from perdure.storage.postgres.entries import Entry, EntryResult, PutSnapshot, SetIndex, state_of
 from perdure.storage.postgres.packed import Bools, Byteas, Int8s, Packed, Texts
 from perdure.storage.postgres.place import Place
@@ -277,9 +277,13 @@ _NEW_KINDS = (Texts, Texts, Texts, Texts, Texts, Bools, Bools, Byteas, Int8s, In
 
 async def _submit_many(session: Session, sent: Numbered, results: list[EntryResult]) -> None:
     inserted = await insert_new(session, [append for _, append in sent])
+    refused = await entrances.let_in(session, inserted, [append.new for _, append in sent if append.new is not None])
     for at, append in sent:
         number = inserted.get(append.run_id)
-        results[at] = await _apply(session, append) if number is None else Committed(number)
+        if number is None:
+            results[at] = await _apply(session, append)
+        else:
+            results[at] = refused.get(number) or Committed(number)
 
 
 async def insert_new(session: Session, appends: Sequence[Append]) -> dict[str, int]:
@@ -361,7 +365,7 @@ async def submit(session: Statements, append: Append, new: NewRun) -> AppendResu
     known = await _known(session, append)
     if known is not None:
         return known
-    if append.key is None and not append.permits and not new.mutexes:
+    if append.key is None and not append.permits and not new.mutexes and not new.entrances:
         return await _submit_here(session, append, new, append.index)
     await session.plain("SAVEPOINT submission")
     taken = None if append.key is None else await keys.take(session, append.key, append.at_us)
@@ -397,7 +401,7 @@ async def _submit_here(session: Statements, append: Append, new: NewRun, state: 
     if found is None:
         return await _why_not_new(session, append, new)
     locator: int = found[0]
-    if new.mutexes:
+    if new.mutexes or new.entrances:
         excluded = await mutexes.take(session, locator, new, ended=ended_us is not None)
         if excluded is not None:
             return excluded

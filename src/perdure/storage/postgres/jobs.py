@@ -73,7 +73,8 @@ async def do_alone(session: Session, place: Place, entry: Entry | Work, *, patie
 
 
 def subjects(entry: Entry | Work) -> list[Subject]:
-    """What an entry may have to wait for: its run, or the slot, the mutexes and the key that it would take."""
+    """What an entry may have to wait for: its run, or the slot, the mutexes, the room and the key that it would
+    take."""
     if isinstance(entry, (Work, PutSnapshot)):
         return []
     if isinstance(entry, SetIndex) or entry.new is None:
@@ -82,6 +83,7 @@ def subjects(entry: Entry | Work) -> list[Subject]:
     if new.slot_key is not None:
         found.append(("slot", new.slot_key, new.pipeline, new.tenant))
     found += [("mutex", name, new.resource, new.tenant) for name in new.mutexes]
+    found += [("entrance", entrance.limit, entrance.key) for entrance in new.entrances]
     if entry.key is not None:
         found.append(("key", entry.key.key, entry.key.pipeline, entry.key.tenant))
     return found

@@ -12,6 +12,7 @@ from itertools import chain
 from perdure.core.permits import Permit
 from perdure.ports.records import LimitUse
 from perdure.ports.store import Append, AppendResult, IndexState, LimitReached
+from perdure.storage.postgres import entrances
 from perdure.storage.postgres.packed import Byteas, Int8s, Packed, Texts
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.session import Statements
@@ -132,6 +133,7 @@ async def resize(session: Statements, place: Place, bounds: Mapping[str, int]) -
 async def mend(session: Statements, place: Place, now_us: int) -> int:
     """See `Store.grant_permits`."""
     await lock(session, place)
+    await entrances.mend(session)
     for table in ("queue", "permit"):
         await session.run(
             f"DELETE FROM @{table} WHERE run IN (SELECT t.run FROM @{table} t LEFT JOIN @run r ON r.n = t.run "
@@ -156,13 +158,24 @@ async def mend(session: Statements, place: Place, now_us: int) -> int:
     return granted
 
 
+_USES = """
+    SELECT p.limit_id, p.key, coalesce(b.kind, 'in_flight'), coalesce(b.size, e.size), coalesce(b.held, 0),
+        greatest((SELECT count(*) FROM @queue q WHERE q.limit_id = p.limit_id AND q.key = p.key)
+            + (SELECT count(*) FROM @permit t WHERE t.limit_id = p.limit_id AND t.key = p.key AND t.kind = 'rate'),
+            coalesce(e.inside - coalesce(b.held, 0), 0)),
+        (SELECT since_us FROM @queue q WHERE q.limit_id = p.limit_id AND q.key = p.key ORDER BY q.n LIMIT 1), e.queue
+    FROM (SELECT limit_id, key FROM @bound UNION SELECT limit_id, key FROM @entrance) p
+    LEFT JOIN @bound b ON b.limit_id = p.limit_id AND b.key = p.key
+    LEFT JOIN (
+        SELECT o.*, o.entered
+            - (SELECT count(*) FROM @departed d WHERE d.limit_id = o.limit_id AND d.key = o.key) AS inside
+        FROM @entrance o
+    ) e ON e.limit_id = p.limit_id AND e.key = p.key AND e.inside > 0
+    WHERE b.limit_id IS NOT NULL OR e.limit_id IS NOT NULL
+    ORDER BY p.limit_id, p.key
+"""
+
+
 async def uses(session: Statements) -> list[LimitUse]:
     """See `Store.limits`."""
-    found = await session.rows(
-        "SELECT limit_id, key, kind, size, held, "
-        "(SELECT count(*) FROM @queue q WHERE q.limit_id = b.limit_id AND q.key = b.key) "
-        "+ (SELECT count(*) FROM @permit p WHERE p.limit_id = b.limit_id AND p.key = b.key AND p.kind = 'rate'), "
-        "(SELECT since_us FROM @queue q WHERE q.limit_id = b.limit_id AND q.key = b.key ORDER BY q.n LIMIT 1) "
-        "FROM @bound b ORDER BY limit_id, key"
-    )
-    return [LimitUse(*row) for row in found]
+    return [LimitUse(*row) for row in await session.rows(_USES)]

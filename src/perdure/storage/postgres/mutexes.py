@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
-from perdure.ports.records import MutexTaken, NewRun
+from perdure.ports.records import MutexTaken, NewRun, NoRoom
+from perdure.storage.postgres import entrances
 from perdure.storage.postgres.session import Statements
 
 TABLES = (
@@ -47,12 +48,12 @@ class MutexMoved(Exception):
 
 
 async def lock(session: Statements, runs: Iterable[NewRun | None]) -> None:
-    """Keep others from taking the same until the transaction ends: in one order, so that no two wait for each other,
-    whichever mutexes their groups have in common."""
-    keys = {
+    """Keep others from taking the same, or coming in where these do, until the transaction ends: in one order, so that
+    no two wait for each other, whatever their groups have in common."""
+    found = [new for new in runs if new is not None]
+    keys = entrances.keys(found) | {
         hashlib.sha256("\0".join(("perdure mutex", new.tenant, new.resource, name)).encode()).digest()[:8]
-        for new in runs
-        if new is not None
+        for new in found
         for name in new.mutexes
     }
     if keys:
@@ -60,8 +61,8 @@ async def lock(session: Statements, runs: Iterable[NewRun | None]) -> None:
         await session.run("SELECT pg_advisory_xact_lock(key) FROM unnest(%s::bigint[]) s (key)", (numbers,))
 
 
-async def take(session: Statements, locator: int, new: NewRun, *, ended: bool) -> MutexTaken | None:
-    """Those that a new run needs; the first that another has: then the caller undoes it all.
+async def take(session: Statements, locator: int, new: NewRun, *, ended: bool) -> MutexTaken | NoRoom | None:
+    """Those that a new run needs, and room; the first that another has, or without any: then the caller undoes it all.
 
     Args:
         ended: it keeps none, but must have been able to take them.
@@ -69,6 +70,16 @@ async def take(session: Statements, locator: int, new: NewRun, *, ended: bool) -
     Raises:
         MutexMoved: ask again, after undoing it all.
     """
+    excluded = await _take_mutexes(session, locator, new, ended=ended) if new.mutexes else None
+    if excluded is not None or not new.entrances:
+        return excluded
+    refused = await entrances.come_in(session, [(locator, new)])
+    if ended:
+        await entrances.leave(session, locator)
+    return refused.get(locator)
+
+
+async def _take_mutexes(session: Statements, locator: int, new: NewRun, *, ended: bool) -> MutexTaken | None:
     names = list(new.mutexes)
     if await session.run(_TAKE, (new.tenant, new.resource, locator, names)) != len(new.mutexes):
         holder = await session.one(_HOLDER, (new.tenant, new.resource, names, locator))

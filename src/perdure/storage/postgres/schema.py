@@ -11,7 +11,7 @@ import psycopg
 
 from perdure.errors import StoreUnavailable, StoreUnusable
 from perdure.storage import listing
-from perdure.storage.postgres import limit_tables, mutexes
+from perdure.storage.postgres import entrances, limit_tables, mutexes
 from perdure.storage.postgres.listing import IN_INDEX
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.session import Session
@@ -78,7 +78,8 @@ _TABLES = (
     ) WITH (autovacuum_vacuum_insert_scale_factor = 0.1)
     """,
     # Index rows. worker NULL: nobody. waits '': it never waits for its slot. awaiting NULL: it waits for no other run.
-    # limited: it has a place under a limit, or waits for one. exclusive: it has mutexes, or had.
+    # limited: it has a place under a limit, or waits for one. exclusive: it has mutexes, or room under a
+    # limit, or had.
     # annotations: a JSON object; NULL: it has none.
     f"""
     CREATE TABLE @run (
@@ -291,9 +292,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         *_TABLES,
         *limit_tables.TABLES,
         *mutexes.TABLES,
+        *entrances.TABLES,
         *_TRIGGERS,
         *limit_tables.FUNCTIONS,
         *mutexes.FUNCTIONS,
+        *entrances.FUNCTIONS,
         *_VIEWS,
         "INSERT INTO @meta (version) VALUES (1)",
     ),

@@ -63,7 +63,7 @@ def _are_new(entries: Sequence[Entry]) -> bool:
     for e in entries:
         if type(e) is not Append or e.new is None or e.index is None or e.index.ledger:
             return False
-        if not is_plain(e, e.new) or wakes_others(e):
+        if not is_plain(e, e.new) or e.new.entrances or wakes_others(e):
             return False
         ids.add(e.run_id)
     return len(ids) == len(entries)

@@ -30,7 +30,7 @@ from perdure.ports.store import (
     Snapshot,
     WaitCycle,
 )
-from perdure.storage.sqlite import keys, limits, mutexes
+from perdure.storage.sqlite import entrances, keys, limits, mutexes
 from perdure.storage.sqlite.awaits import closes_a_circle, register
 from perdure.storage.sqlite.rows import (
     DIGEST,
@@ -166,7 +166,7 @@ def apply_group(con: sqlite3.Connection, entries: Sequence[Entry]) -> list[Entry
 def is_plain(append: Append, new: NewRun) -> bool:
     """Whether nothing but its slot decides about a new run, so that it may be inserted together with others."""
     state = append.index
-    if append.key is not None or new.waits or new.mutexes or state is None:
+    if append.key is not None or new.waits or new.mutexes or new.entrances or state is None:
         return False
     return state.status not in TERMINAL and not state.awaits and append.permits is None and not state.permits
 
@@ -334,14 +334,15 @@ def _append_new(cursor: sqlite3.Cursor, append: Append, new: NewRun) -> AppendRe
         taken = keys.in_force(cursor.connection, append.key, append.at_us)
         if taken is not None and taken.run_id != append.run_id:
             return KeyUsed(taken.run_id, taken.input_digest)
-    if append.permits or new.mutexes:
+    if append.permits or new.mutexes or new.entrances:
         cursor.execute("SAVEPOINT submission")
     cursor.execute(INSERT_RUN, new_run_values(new, append.index, append.at_us, append.facts))
     if cursor.rowcount != 1:
         return _why_not_new(cursor.connection, append, new)
     locator = cursor.lastrowid or 0
-    if new.mutexes:
-        excluded = mutexes.take(cursor, locator, new, ended=append.index.status in TERMINAL)
+    if new.mutexes or new.entrances:
+        ended = append.index.status in TERMINAL
+        excluded = mutexes.take(cursor, locator, new, ended=ended) or entrances.enter(cursor, locator, new, ended=ended)
         if excluded is not None:
             cursor.execute("ROLLBACK TO submission")
             return excluded

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from perdure.core.permits import Permit
 from perdure.ports.records import LimitUse
 from perdure.ports.store import IndexState, LimitReached
+from perdure.storage.sqlite import entrances
 from perdure.storage.sqlite.rows import one
 
 Standing: TypeAlias = tuple[int, int, str, str]
@@ -248,6 +249,7 @@ def resize(con: sqlite3.Connection, bounds: Mapping[str, int]) -> None:
 
 def mend(con: sqlite3.Connection, now_us: int) -> int:
     """See `Store.grant_permits`."""
+    entrances.mend(con)
     for table in ("queue", "permit"):
         con.execute(
             f"DELETE FROM {table} WHERE run IN (SELECT t.run FROM {table} t LEFT JOIN run r ON r.n = t.run "
@@ -271,15 +273,20 @@ def mend(con: sqlite3.Connection, now_us: int) -> int:
     return granted
 
 
+_USES = """
+    SELECT p.limit_id, p.key, coalesce(b.kind, 'in_flight'),
+        coalesce(b.size, e.size), coalesce(b.held, 0),
+        max((SELECT count(*) FROM queue q WHERE q.limit_id = b.limit_id AND q.key = b.key)
+            + (SELECT count(*) FROM permit t WHERE t.limit_id = b.limit_id AND t.key = b.key AND t.kind = 'rate'),
+            ifnull(e.entered - ifnull(b.held, 0), 0)),
+        (SELECT since_us FROM queue q WHERE q.limit_id = b.limit_id AND q.key = b.key ORDER BY q.n LIMIT 1), e.queue
+    FROM (SELECT limit_id, key FROM bound UNION SELECT limit_id, key FROM entrance WHERE entered > 0) p
+    LEFT JOIN bound b ON b.limit_id = p.limit_id AND b.key = p.key
+    LEFT JOIN entrance e ON e.limit_id = p.limit_id AND e.key = p.key AND e.entered > 0
+    ORDER BY 1, 2
+"""
+
+
 def uses(con: sqlite3.Connection) -> list[LimitUse]:
     """See `Store.limits`."""
-    return [
-        LimitUse(*row)
-        for row in con.execute(
-            "SELECT limit_id, key, kind, size, held, "
-            "(SELECT count(*) FROM queue q WHERE q.limit_id = b.limit_id AND q.key = b.key) "
-            "+ (SELECT count(*) FROM permit p WHERE p.limit_id = b.limit_id AND p.key = b.key AND p.kind = 'rate'), "
-            "(SELECT since_us FROM queue q WHERE q.limit_id = b.limit_id AND q.key = b.key ORDER BY q.n LIMIT 1) "
-            "FROM bound b ORDER BY limit_id, key"
-        )
-    ]
+    return [LimitUse(*row) for row in con.execute(_USES)]

@@ -11,7 +11,7 @@ import sqlite3
 
 from perdure.errors import StoreUnusable
 from perdure.storage import listing
-from perdure.storage.sqlite import awaits, limits, mutexes
+from perdure.storage.sqlite import awaits, entrances, limits, mutexes
 from perdure.storage.sqlite.busy import patiently
 from perdure.storage.sqlite.listing import IN_INDEX, NAMED
 from perdure.storage.sqlite.slots import WAITING, grant
@@ -42,7 +42,7 @@ SCHEMA = (
     # Index rows. resource NULL: the slot key or else the run's id.
     # input_digest NULL: the first fact tells it. worker NULL: nobody. waits NULL: it never waits for its slot.
     # awaiting NULL: it waits for no other run. annotations NULL: it has none. limited: it has a place under a limit,
-    # or waits for one. exclusive: it has mutexes, or had.
+    # or waits for one. exclusive: it has mutexes, or room under a limit, or had.
     f"""
     CREATE TABLE run (
         n INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -109,6 +109,7 @@ SCHEMA = (
     # Places under limits [R-11].
     *limits.SCHEMA,
     *mutexes.SCHEMA,
+    *entrances.SCHEMA,
     # Annotations, each a row in the order of a list; kept by triggers, so that a run without any costs nothing.
     """
     CREATE TABLE annotation (

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from perdure.ports.store import Store
 from perdure.testing.conformance import (
     awaits,
+    entrances,
     index,
     journal,
     life,
@@ -48,6 +49,7 @@ CHECKS: tuple[Check, ...] = (
     *schedules.CHECKS,
     *limits.CHECKS,
     *mutexes.CHECKS,
+    *entrances.CHECKS,
     *workers.CHECKS,
     *transactions.CHECKS,
 )
