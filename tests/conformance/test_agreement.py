@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from msgspec.structs import replace
 
 from perdure.core.facts import RunCancelRequested
-from perdure.core.permits import Permit
+from perdure.core.permits import Entrance, Permit
 from perdure.core.signature import signature_of
 from perdure.ports.listing import WAITS_FOR
 from perdure.ports.store import (
@@ -135,6 +135,11 @@ FILTERS = st.builds(
     waiting=st.lists(st.sampled_from(WAITS_FOR), max_size=2, unique=True).map(tuple),
     annotations=LABELS.map(lambda labels: tuple(sorted(labels.items()))),
 )
+ENTRANCES = st.lists(
+    st.sampled_from((Entrance("runs", "", 2, 1), Entrance("runs", "a", 1, 0), Entrance("few", "", 1, 1))),
+    max_size=2,
+    unique=True,
+).map(tuple)
 MUTEXES = st.lists(st.sampled_from(("a", "b")), max_size=2, unique=True).map(lambda names: tuple(sorted(names)))
 PICK = st.integers(0, 10**6)
 SERVING = st.dictionaries(st.sampled_from(("payout", "payout", "refund", "none")), st.integers(0, 3), max_size=3)
@@ -225,6 +230,7 @@ class Agreement(RuleBasedStateMachine):
         labels=LABELS,
         permits=st.none() | PERMITS,
         mutexes=st.just(()) | MUTEXES,
+        entrances=st.just(()) | ENTRANCES,
     )
     def submits(
         self,
@@ -238,13 +244,14 @@ class Agreement(RuleBasedStateMachine):
         labels: dict[str, str],
         permits: tuple[Permit, ...] | None,
         mutexes: tuple[str, ...],
+        entrances: tuple[Entrance, ...],
     ) -> None:
         self.made += 1
         run_id = f"run-{self.made * 7919 % 1000:03}"
         draft = Draft(
             run_id, slot=slot, once=once, pipeline=pipeline, tenant=tenant, submitted_us=at_us, annotations=labels
         )
-        draft.new = replace(draft.new, mutexes=mutexes if slot else ())
+        draft.new = replace(draft.new, mutexes=mutexes if slot else (), entrances=entrances)
         append = draft.submit(state, token)
         append.permits = permits
         result = self.send(append)

@@ -48,6 +48,9 @@ class MemoryMutexes:
     def take(self, locator: int, new: NewRun) -> None:
         """Those that nobody has, and room."""
         self.entrances.enter(locator, new)
+        self._take(locator, new)
+
+    def _take(self, locator: int, new: NewRun) -> None:
         for name in new.mutexes:
             mutex = (new.tenant, new.resource, name)
             if mutex not in self._holders:
@@ -63,7 +66,7 @@ class MemoryMutexes:
         """As its first fact says; the room that it has, if any, it keeps until its end."""
         self._free(locator)
         if not ended:
-            self.take(locator, new)
+            self._take(locator, new)
 
     def _free(self, locator: int) -> None:
         for mutex in self._of_run.pop(locator, ()):
