@@ -5,7 +5,37 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from perdure.ports.records import LimitUse
+import msgspec
+
+from perdure.core.permits import LimitKind
+
+
+class LimitUse(msgspec.Struct, frozen=True, gc=False):
+    """A limit for one of its keys, and how much of it is in use [R-11].
+
+    Attributes:
+        bound: how many places; of a rate, the microseconds from one start to the next.
+        held: places that are taken; 0 of a rate.
+        waiting: runs that wait; where the queue is bounded, all that were submitted and have not begun.
+        oldest_us: since when the first in line waits; None: nobody does, or it is a rate.
+        queue: so many may wait; None: any number.
+    """
+
+    limit: str
+    key: str
+    kind: LimitKind
+    bound: int
+    held: int
+    waiting: int
+    oldest_us: int | None
+    queue: int | None = None
+
+
+class NoRoom(msgspec.Struct, frozen=True, gc=False):
+    """As many runs have been submitted under a limit, and not ended, as it has room for; nothing was written [R-11]."""
+
+    limit: str
+    key: str
 
 
 class LimitStore(Protocol):

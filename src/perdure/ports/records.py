@@ -6,7 +6,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from perdure.core.permits import Entrance, LimitKind, Permit
+from perdure.core.permits import Entrance, Permit
+from perdure.ports.limits import NoRoom
 
 RunStatus: TypeAlias = Literal["ready", "running", "held", "invalid", "corrupt", "succeeded", "failed", "canceled"]
 """Index status. `ready` with a due time ahead is a delayed start or a backoff. The last three are terminal."""
@@ -186,13 +187,6 @@ class MutexTaken(msgspec.Struct, frozen=True, gc=False):
     pipeline: str
 
 
-class NoRoom(msgspec.Struct, frozen=True, gc=False):
-    """As many runs have been submitted under a limit, and not ended, as it has room for; nothing was written [R-11]."""
-
-    limit: str
-    key: str
-
-
 class KeyUsed(msgspec.Struct, frozen=True, gc=False):
     """The submission's key stands for `run_id`, which may have ended; nothing was written [R-5]."""
 
@@ -227,27 +221,6 @@ class LimitReached(msgspec.Struct, frozen=True, gc=False):
 
     limit: str
     key: str
-
-
-class LimitUse(msgspec.Struct, frozen=True, gc=False):
-    """A limit for one of its keys, and how much of it is in use [R-11].
-
-    Attributes:
-        bound: how many places; of a rate, the microseconds from one start to the next.
-        held: places that are taken; 0 of a rate.
-        waiting: runs that wait; where the queue is bounded, all that were submitted and have not begun.
-        oldest_us: since when the first in line waits; None: nobody does, or it is a rate.
-        queue: so many may wait; None: any number.
-    """
-
-    limit: str
-    key: str
-    kind: LimitKind
-    bound: int
-    held: int
-    waiting: int
-    oldest_us: int | None
-    queue: int | None = None
 
 
 AppendResult: TypeAlias = (

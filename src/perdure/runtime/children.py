@@ -15,7 +15,7 @@ from perdure.core.projection import Projection
 from perdure.core.reducer import fold
 from perdure.define.child import ChildStep
 from perdure.define.pipeline import AnyPipeline
-from perdure.ports.records import NoRoom
+from perdure.ports.limits import NoRoom
 from perdure.ports.store import Append, AppendResult, Committed, MutexTaken, SlotTaken
 from perdure.runtime.appending import seal
 from perdure.runtime.applying import Again, apply

@@ -25,7 +25,7 @@ from perdure.errors import (
 )
 from perdure.ports.archive import Archive
 from perdure.ports.clock import System
-from perdure.ports.records import LimitUse
+from perdure.ports.limits import LimitUse
 from perdure.ports.store import (
     Deployment,
     IndexState,

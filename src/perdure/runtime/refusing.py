@@ -12,7 +12,8 @@ from perdure.core.facts import RunSubmitted
 from perdure.core.permits import Entrance
 from perdure.define.pipeline import AnyPipeline, Pipeline
 from perdure.errors import InvalidArgument, MutexConflict, QueueFull, ScheduleConflict
-from perdure.ports.records import LoadedRun, MutexTaken, NoRoom
+from perdure.ports.limits import NoRoom
+from perdure.ports.records import LoadedRun, MutexTaken
 from perdure.runtime.arguments import check_duration, check_name
 from perdure.runtime.entering import Submission
 

@@ -26,7 +26,7 @@ from perdure.errors import (
     ScheduleConflict,
 )
 from perdure.ports.joining import CallerConnection, Journal
-from perdure.ports.records import NoRoom
+from perdure.ports.limits import NoRoom
 from perdure.ports.store import (
     Append,
     AppendResult,

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from perdure.errors import InvalidArgument
 from perdure.ports.joining import CallerConnection, Journal, OwnTransaction
+from perdure.ports.limits import LimitUse
 from perdure.ports.listing import fits, place_of
-from perdure.ports.records import LimitUse
 from perdure.ports.store import (
     Deployment,
     DueRun,

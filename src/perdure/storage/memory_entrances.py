@@ -9,7 +9,8 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from perdure.core.permits import Entrance
-from perdure.ports.records import LimitUse, NewRun, NoRoom
+from perdure.ports.limits import LimitUse, NoRoom
+from perdure.ports.records import NewRun
 
 Place: TypeAlias = tuple[str, str]
 """A limit's id, and a key."""

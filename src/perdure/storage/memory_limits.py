@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from perdure.core.permits import LimitKind, Permit
-from perdure.ports.records import IndexState, LimitUse
+from perdure.ports.limits import LimitUse
+from perdure.ports.records import IndexState
 
 Place: TypeAlias = tuple[str, str]
 """A limit's id, and a key."""

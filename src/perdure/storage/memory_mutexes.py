@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from perdure.ports.records import MutexTaken, NewRun, NoRoom
+from perdure.ports.limits import NoRoom
+from perdure.ports.records import MutexTaken, NewRun
 from perdure.storage.memory_entrances import MemoryEntrances
 
 Mutex: TypeAlias = tuple[str, str, str]

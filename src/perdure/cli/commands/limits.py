@@ -11,7 +11,7 @@ from perdure.cli.output import Output
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perdure.ports.records import LimitUse
+    from perdure.ports.limits import LimitUse
     from perdure.runtime.client import Client
 
 

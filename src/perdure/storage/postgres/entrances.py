@@ -11,7 +11,8 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
-from perdure.ports.records import NewRun, NoRoom
+from perdure.ports.limits import NoRoom
+from perdure.ports.records import Committed, NewRun
 from perdure.storage.postgres.packed import Int8s, Texts
 from perdure.storage.postgres.session import Statements
 
@@ -114,15 +115,17 @@ async def come_in(session: Statements, runs: Sequence[tuple[int, NewRun]]) -> di
     return {run: NoRoom(limit, key) for run, limit, key in await session.rows(_COME_IN, values)}
 
 
-async def let_in(session: Statements, inserted: Mapping[str, int], runs: Sequence[NewRun]) -> dict[int, NoRoom]:
-    """The same for many whose numbers are known by id, if they were inserted; whoever has no room is not there after
+async def let_in(
+    session: Statements, inserted: Mapping[str, int], runs: Sequence[NewRun]
+) -> dict[str, Committed | NoRoom]:
+    """What becomes of those runs that were inserted, by id, with their numbers; whoever has no room is not there after
     all."""
     bounded = [(inserted[new.run_id], new) for new in runs if new.entrances and new.run_id in inserted]
     refused = await come_in(session, bounded) if bounded else {}
     if refused:
         for table, column in (("run", "n"), ("journal", "run"), ("stray", "run")):
             await session.run(f"DELETE FROM @{table} WHERE {column} = ANY (%s)", (Int8s(refused),))
-    return refused
+    return {run_id: refused.get(number) or Committed(number) for run_id, number in inserted.items()}
 
 
 async def leave(session: Statements, locator: int) -> None:

@@ -277,13 +277,9 @@ _NEW_KINDS = (Texts, Texts, Texts, Texts, Texts, Bools, Bools, Byteas, Int8s, In
 
 async def _submit_many(session: Session, sent: Numbered, results: list[EntryResult]) -> None:
     inserted = await insert_new(session, [append for _, append in sent])
-    refused = await entrances.let_in(session, inserted, [append.new for _, append in sent if append.new is not None])
+    done = await entrances.let_in(session, inserted, [append.new for _, append in sent if append.new is not None])
     for at, append in sent:
-        number = inserted.get(append.run_id)
-        if number is None:
-            results[at] = await _apply(session, append)
-        else:
-            results[at] = refused.get(number) or Committed(number)
+        results[at] = done.get(append.run_id) or await _apply(session, append)
 
 
 async def insert_new(session: Session, appends: Sequence[Append]) -> dict[str, int]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, MutableSequence, Sequence
 from itertools import chain
 
 from perdure.core.permits import Permit
-from perdure.ports.records import LimitUse
+from perdure.ports.limits import LimitUse
 from perdure.ports.store import Append, AppendResult, IndexState, LimitReached
 from perdure.storage.postgres import entrances
 from perdure.storage.postgres.packed import Byteas, Int8s, Packed, Texts

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
-from perdure.ports.records import MutexTaken, NewRun, NoRoom
+from perdure.ports.limits import NoRoom
+from perdure.ports.records import MutexTaken, NewRun
 from perdure.storage.postgres import entrances
 from perdure.storage.postgres.session import Statements
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from perdure.errors import PerdureError, StoreUnavailable
 from perdure.ports.joining import CallerConnection
-from perdure.ports.records import LimitUse
+from perdure.ports.limits import LimitUse
 from perdure.ports.store import (
     Append,
     AppendResult,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sqlite3
 
-from perdure.ports.records import NewRun, NoRoom
+from perdure.ports.limits import NoRoom
+from perdure.ports.records import NewRun
 
 SCHEMA = (
     """

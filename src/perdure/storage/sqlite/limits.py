@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from perdure.core.permits import Permit
-from perdure.ports.records import LimitUse
+from perdure.ports.limits import LimitUse
 from perdure.ports.store import IndexState, LimitReached
 from perdure.storage.sqlite import entrances
 from perdure.storage.sqlite.rows import one

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from perdure.errors import InvalidArgument, PerdureError, StoreUnavailable
 from perdure.ports.joining import CallerConnection, Journal, OwnTransaction
-from perdure.ports.records import LimitUse
+from perdure.ports.limits import LimitUse
 from perdure.ports.store import (
     Append,
     AppendResult,

@@ -7,7 +7,7 @@ import asyncio
 from msgspec.structs import replace
 
 from perdure.core.permits import Entrance
-from perdure.ports.records import LimitUse, NoRoom
+from perdure.ports.limits import LimitUse, NoRoom
 from perdure.ports.store import (
     Append,
     AppendResult,

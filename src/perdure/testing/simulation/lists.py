@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from perdure.ports.records import LimitUse
+from perdure.ports.limits import LimitUse
 from perdure.ports.store import ListPlace, RunCounts, RunFilter, RunPage
 from perdure.storage.memory import MemoryStore
 
