@@ -90,8 +90,8 @@ def queue_full(submitted: RunSubmitted, full: NoRoom, entrances: Sequence[Entran
     size = next(one for one in entrances if (one.limit, one.key) == (full.limit, full.key))
     where = f"limit {full.limit!r}" + (f" key {full.key!r}" if full.key else "")
     return QueueFull(
-        f"pipeline {submitted.pipeline!r}: {where} has no room for another run: {size.room:,} have been submitted and "
-        f"not ended (in_flight={size.bound}, queue={size.queue})",
+        f"pipeline {submitted.pipeline!r}: {where} has no room for another run; it lets in {size.room:,} that have not "
+        f"ended (in_flight={size.bound}, queue={size.queue})",
         full.limit,
         full.key,
     )

@@ -13,7 +13,7 @@ from itertools import chain
 
 from perdure.ports.limits import NoRoom
 from perdure.ports.records import Committed, NewRun
-from perdure.storage.postgres.packed import Int8s, Texts
+from perdure.storage.postgres.packed import Int8s
 from perdure.storage.postgres.session import Statements
 
 TABLES = (
@@ -86,7 +86,9 @@ FUNCTIONS = (
     END $body$
     """,
 )
-_COME_IN = "SELECT * FROM @come_in(%s, %s, %s, %s, %s)"
+_COME_IN = "SELECT * FROM @come_in(%s::bigint[], %s::text[], %s::text[], %s::bigint[], %s::bigint[])"
+"""With plain lists: it may be a caller's connection."""
+
 _EMPTY = "SELECT limit_id, key FROM @entrance e WHERE NOT EXISTS (SELECT 1 FROM @entered i WHERE {at})".format(
     at="i.limit_id = e.limit_id AND i.key = e.key"
 )
@@ -106,11 +108,11 @@ async def come_in(session: Statements, runs: Sequence[tuple[int, NewRun]]) -> di
     locks of `keys`."""
     found = list(chain.from_iterable([(locator, one) for one in new.entrances] for locator, new in runs))
     values = (
-        Int8s(locator for locator, _ in found),
-        Texts(one.limit for _, one in found),
-        Texts(one.key for _, one in found),
-        Int8s(one.bound for _, one in found),
-        Int8s(one.queue for _, one in found),
+        [locator for locator, _ in found],
+        [one.limit for _, one in found],
+        [one.key for _, one in found],
+        [one.bound for _, one in found],
+        [one.queue for _, one in found],
     )
     return {run: NoRoom(limit, key) for run, limit, key in await session.rows(_COME_IN, values)}
 
