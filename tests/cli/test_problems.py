@@ -20,6 +20,7 @@ from perdure.core.journal import NewerJournal
         (errors.ConflictError("no"), Exit.CONFLICT, ""),
         (errors.ScheduleConflict("no", "run7"), Exit.CONFLICT, "perdure show run7"),
         (errors.MutexConflict("no", "run7", "account", "payout"), Exit.CONFLICT, "perdure show run7"),
+        (errors.QueueFull("no", "imports", ""), Exit.CONFLICT, "perdure limits"),
         (errors.KeyTaken("no", "terminal"), Exit.CONFLICT, ""),
         (errors.NotAllowed("no"), Exit.CONFLICT, ""),
         (errors.StoreUnavailable("no"), Exit.STORE, "try again"),
@@ -48,7 +49,7 @@ def test_every_error_class_is_known() -> None:
     known = {
         "PerdureError", "DefinitionError", "InvalidArgument", "PayloadError", "NotFound", "ConflictError",
         "ScheduleConflict", "KeyTaken", "NotAllowed", "StoreUnavailable", "StoreInUse", "StoreUnusable", "InvalidRun",
-        "CorruptJournal", "MutexConflict", "ArchiveUnavailable",
+        "CorruptJournal", "MutexConflict", "QueueFull", "ArchiveUnavailable",
     }  # fmt: skip
     there = {
         name

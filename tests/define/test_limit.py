@@ -21,7 +21,7 @@ from perdure import (
     poll,
     step,
 )
-from perdure.core.permits import Permit
+from perdure.core.permits import Entrance, Permit
 
 
 def account(input: str) -> str:
@@ -48,6 +48,15 @@ async def asynchronous(input: str) -> str:
         ({"per_second": float("nan")}, "per_second must be a number"),
         ({"per_second": float("inf")}, "per_second must be a number"),
         ({"per_second": "many"}, "per_second must be a number"),
+        ({"in_flight": 1, "queue": -1}, "queue must be a whole number of at least 0, not -1"),
+        ({"in_flight": 1, "queue": True}, "queue must be a whole number of at least 0, not True"),
+        ({"in_flight": 1, "queue": float("nan")}, "queue must be a whole number"),
+        (
+            {"concurrency": 1, "queue": 2},
+            "queue bounds the runs that wait to be in flight: give it together with in_flight",
+        ),
+        ({"per_second": 1, "queue": 2}, "give it together with in_flight"),
+        ({"queue": 2}, "give exactly one of concurrency, in_flight and per_second, not none"),
         ({"concurrency": 1, "scope": "machine"}, "scope must be 'store' or 'worker', not 'machine'"),
         ({"in_flight": 1, "scope": "worker"}, "in_flight counts runs across the store"),
         ({"concurrency": 1, "key": "account"}, "key: expected a function"),
@@ -70,6 +79,9 @@ def test_a_limit_is_a_value() -> None:
     """R-11: equal ones mean the same, whatever number of times it is written down."""
     assert Limit("bank", key=account, concurrency=3) == Limit("bank", key=account, concurrency=3)
     assert Limit("bank", concurrency=3) != Limit("bank", concurrency=4)
+    assert Limit("bank", in_flight=3) != Limit("bank", in_flight=3, queue=0)
+    assert Limit("bank", in_flight=3).entrance("x") is None
+    assert Limit("bank", in_flight=3, queue=4).entrance("x") == Entrance("bank", "x", 3, 4)
     assert len({Limit("bank", concurrency=3), Limit("bank", concurrency=3)}) == 1
     assert Limit("api", per_second=4).permit("x") == Permit("api", "x", "rate", 250_000)
     assert Limit("api", scope="worker", per_second=0.5).permit("") == Permit("api", "", "rate", 2_000_000, False)

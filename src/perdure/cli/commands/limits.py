@@ -40,7 +40,9 @@ def _print(found: Sequence[LimitUse], out: Output) -> None:
     for use in found:
         held = f"{1_000_000 / use.bound:g} a second" if use.kind == "rate" else f"{use.held} of {use.bound}"
         oldest = "" if use.oldest_us is None else iso_local(use.oldest_us)
-        waiting = str(use.waiting) if use.queue is None else f"{use.waiting} of {use.queue}"
+        waiting = str(use.waiting)
+        if use.queue is not None:  # places that are free have room for some who wait
+            waiting += f" of {use.queue + max(use.bound - use.held, 0)}"
         table.add(use.limit, use.key, held, waiting, oldest)
         rows.append(
             {

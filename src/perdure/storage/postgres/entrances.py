@@ -86,8 +86,9 @@ FUNCTIONS = (
     END $body$
     """,
 )
-_COME_IN = "SELECT * FROM @come_in(%s::bigint[], %s::text[], %s::text[], %s::bigint[], %s::bigint[])"
-"""With plain lists: it may be a caller's connection."""
+_NUMBERS = "%s::text[]::bigint[]"
+_COME_IN = f"SELECT * FROM @come_in({_NUMBERS}, %s::text[], %s::text[], {_NUMBERS}, {_NUMBERS})"
+"""With lists of text, which every driver of a caller's sends alike."""
 
 _EMPTY = "SELECT limit_id, key FROM @entrance e WHERE NOT EXISTS (SELECT 1 FROM @entered i WHERE {at})".format(
     at="i.limit_id = e.limit_id AND i.key = e.key"
@@ -108,11 +109,11 @@ async def come_in(session: Statements, runs: Sequence[tuple[int, NewRun]]) -> di
     locks of `keys`."""
     found = list(chain.from_iterable([(locator, one) for one in new.entrances] for locator, new in runs))
     values = (
-        [locator for locator, _ in found],
+        [str(locator) for locator, _ in found],
         [one.limit for _, one in found],
         [one.key for _, one in found],
-        [one.bound for _, one in found],
-        [one.queue for _, one in found],
+        [str(one.bound) for _, one in found],
+        [str(one.queue) for _, one in found],
     )
     return {run: NoRoom(limit, key) for run, limit, key in await session.rows(_COME_IN, values)}
 

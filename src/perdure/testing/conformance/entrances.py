@@ -64,10 +64,13 @@ async def a_submission_without_room_leaves_nothing(lab: Lab) -> None:
     expect(await store.append(coming("run-4", other).submit()), NoRoom("bank", "n"), "no queue at all")
     await entered(store, "run-4", replace(other, key="s"))
     await entered(store, "run-5")
+    await entered(store, "run-6", Entrance("huge", "ü", (1 << 31) - 1, (1 << 31) - 1), replace(TWO, limit="two"))
     await store.close()
     store = await lab.engine()
-    expect(await store.append(coming("run-6", TWO).submit()), NoRoom("runs", ""), "after a restart")
-    expect(await shown(store), [("bank", "n", 0, 1, 0), ("bank", "s", 0, 1, 0), ("runs", "", 0, 2, 1)], "what is shown")
+    expect(await store.append(coming("run-7", TWO).submit()), NoRoom("runs", ""), "after a restart")
+    few = [("bank", "n", 0, 1, 0), ("bank", "s", 0, 1, 0)]
+    more = [("huge", "ü", 0, 1, (1 << 31) - 1), ("runs", "", 0, 2, 1), ("two", "", 0, 1, 1)]
+    expect(await shown(store), [*few, *more], "what is shown")
 
 
 @check
