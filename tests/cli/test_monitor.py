@@ -33,6 +33,13 @@ def test_what_is_frequent_is_summed_up_and_what_matters_is_not() -> None:
     assert log.tick(3 * SECOND) == []
 
 
+def test_trouble_with_the_store_is_news_and_no_line_beside_that_of_the_log() -> None:
+    trouble, monitor = event("store-trouble", run_id=""), Monitor(started_us=0)
+    assert LogLines().lines(trouble) == []
+    monitor.see(trouble)
+    assert "store trouble" in "\n".join(plain(monitor.table(SECOND)))
+
+
 def test_the_live_view_counts_and_names_what_is_at_work() -> None:
     monitor = Monitor(started_us=0)
     monitor.read({("order", "running"): 2, ("order", "held"): 1, ("other", "running"): 1})

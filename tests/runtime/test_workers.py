@@ -39,6 +39,17 @@ class Mute(Watched):
         return await super().renew(worker, now_us, draining=draining)
 
 
+class Blind(Watched):
+    """Reads of other workers fail while it is blind."""
+
+    blind = False
+
+    async def workers(self) -> Sequence[WorkerRow]:
+        if self.blind:
+            raise StoreUnavailable("no answer")
+        return await super().workers()
+
+
 def mute(world: World, which: int) -> Mute:
     """The store of an engine."""
     store = world.stores[which]
@@ -243,6 +254,25 @@ async def test_a_store_that_does_not_answer_is_told_of_once_a_minute(
             mute(world, 0).mute = False
             await system.sleep(LEASE_S)
     assert sum("could not renew" in record.getMessage() for record in caplog.records) == 4
+
+
+@virtually
+async def test_who_has_renewed_its_lease_does_not_say_otherwise(
+    system: VirtualSystem, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The renewal succeeded, and what comes after it failed: the worker works on, and says what failed [R-3]."""
+    world = Shared(system)
+    gate = Gate()
+    gate.go.set()
+    pipeline = gated(gate)
+    async with world.engine(app(pipeline), around=Blind) as engine:
+        store = world.stores[0]
+        assert isinstance(store, Blind)
+        store.blind = True
+        await system.sleep(2 * LEASE_S)
+        assert isinstance(await (await engine.submit(pipeline, "x")).result(timeout=60), Succeeded)
+    said = [record.getMessage() for record in caplog.records]
+    assert [f"worker {engine.worker} renewed its lease, but could not look after the others: no answer"] == said
 
 
 @virtually

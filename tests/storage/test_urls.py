@@ -79,6 +79,12 @@ def test_several_hosts_are_shown_without_the_password(url: str, shown: str) -> N
     assert Place.of("postgresql://u:pw@a/x").hosts is None
 
 
+def test_how_long_a_server_may_be_silent() -> None:
+    place = Place.of("postgresql://db/x?answer_timeout=2.5&sslmode=require")
+    assert (place.answer_s, place.conninfo) == (2.5, "postgresql://db/x?sslmode=require")
+    assert Place.of("postgresql://db/x").answer_s == 30
+
+
 def test_several_hosts_are_asked_for_one_that_takes_writes() -> None:
     hosts = Hosts()
     given = conninfo_to_dict("postgresql://a:1,b:2,c:3/x")
@@ -113,6 +119,9 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ("postgresql://localhost/x?schema=A", "schema of its own"),
         ("postgresql://localhost/x?schema=pg_mine", "schema of its own"),
         ("postgresql://localhost/x?pooler=session", "pooler=transaction"),
+        ("postgresql://localhost/x?answer_timeout=0", "seconds above 0"),
+        ("postgresql://localhost/x?answer_timeout=-1", "seconds above 0"),
+        ("postgresql://localhost/x?answer_timeout=30s", "seconds above 0"),
         ("sqlite:payouts.db", "names no file"),
         ("sqlite://payouts.db", "three"),
         ("sqlite:///", "names no file"),

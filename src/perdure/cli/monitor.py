@@ -21,7 +21,9 @@ LOUD = frozenset(
     "failed canceled held invalid corrupt uncompensated overdue stuck blocked store-trouble late tick-failed"
     " tick-skipped".split()
 )
-"""Kinds that always get a line of their own."""
+"""Kinds that are always news."""
+LOGGED = frozenset({"store-trouble"})
+"""Kinds of which the log of the engine says more, in the same place."""
 QUIET = frozenset({"submitted", "succeeded", "retry-scheduled", "waiting", "unit-opened"})
 """Kinds that get a line of their own while there are few of them."""
 RESTS = frozenset(
@@ -70,7 +72,7 @@ class LogLines:
     def lines(self, event: Event) -> list[str]:
         """The lines that an event causes, with their times."""
         lines = self.tick(event.at_us)
-        if event.kind in LOUD:
+        if event.kind in LOUD - LOGGED:
             return [*lines, f"{iso_local(event.at_us)}  {event_words(event)}"]
         if event.kind not in QUIET and not (event.kind == "attempt-failed" and event.item is not None):
             return lines

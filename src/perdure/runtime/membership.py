@@ -34,6 +34,9 @@ MARGIN = 0.2
 """The last part of a lease is not used: clocks of two machines run at slightly different rates, and what was begun
 has to reach the outside world."""
 
+LEAVE_S = 5.0
+"""So long a worker that ends tries to take its row away; the others find out by themselves."""
+
 TOLD_AGAIN_S = 60.0
 """A store that cannot be reached is told of once, and again after so long; retries come several times a second."""
 
@@ -118,37 +121,48 @@ class Membership:
             await asyncio.wait([self._task])
             self._task = None
         try:
-            await host.store.retire(host.worker)
-            await host.store.take_over(host.system.now_us())
+            async with asyncio.timeout(LEAVE_S):
+                await host.store.retire(host.worker)
+                await host.store.take_over(host.system.now_us())
+        except TimeoutError:
+            logger.warning("worker %s could not take leave: the store has not answered for %g s", host.worker, LEAVE_S)
         except Exception as error:  # the others find out by themselves
             logger.warning("worker %s could not take leave: %s", host.worker, error)
         host.lease.end()
 
     async def _forever(self) -> None:
         steady_s = self._host.system.steady_s
-        wait_s, quiet_until_s = self._interval_s, -math.inf
+        wait_s, quiet_until_s, told = self._interval_s, -math.inf, ""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._doubted.wait()
             self._doubted.clear()
+            failed = "could not renew its lease"
             try:
-                await self._beat()
+                sent_s, now_us = steady_s(), self._host.system.now_us()
+                if await self._renew(sent_s, now_us):
+                    failed = "renewed its lease, but could not look after the others"
+                    await self._look_around(sent_s, now_us)
                 wait_s, quiet_until_s = self._interval_s, -math.inf
             except Exception as error:
-                if steady_s() >= quiet_until_s:
-                    logger.warning("worker %s could not renew its lease: %s", self._host.worker, error)
-                    quiet_until_s = steady_s() + TOLD_AGAIN_S
+                if steady_s() >= quiet_until_s or failed != told:
+                    logger.warning("worker %s %s: %s", self._host.worker, failed, error)
+                    quiet_until_s, told = steady_s() + TOLD_AGAIN_S, failed
                 wait_s = self._interval_s / 4
 
-    async def _beat(self) -> None:
-        """Renew first; whatever fails after that is looked at again with the next renewal, which comes sooner then."""
+    async def _renew(self, sent_s: float, now_us: int) -> bool:
+        """Whether this worker is alive, and goes on as the same."""
         host = self._host
-        sent_s, now_us = host.system.steady_s(), host.system.now_us()
         if not await host.store.renew(host.worker, now_us, draining=host.draining):
             await self._begin_anew()
-            return
+            return False
         self._renewed(sent_s)
+        return True
+
+    async def _look_around(self, sent_s: float, now_us: int) -> None:
+        """What fails here is looked at again with the next renewal, which comes sooner then."""
+        host = self._host
         if isinstance(host.system, StoreTime):
             await host.system.ask(host.store)
         await self._note_generations()

@@ -19,7 +19,8 @@ def open_store(url: str) -> Store:
     """Give the store a URL names, not yet opened: no file is touched before `Store.open`.
 
     Options of SQLite: `?network=allow` trusts a network file system. Options of PostgreSQL, beside those of libpq:
-    `schema`, which is `perdure` unless given, and `pooler=transaction` where such a pooler stands between.
+    `schema`, which is `perdure` unless given, `pooler=transaction` where such a pooler stands between, and
+    `answer_timeout=SECONDS`, after which a silent connection is given up, 30 unless given.
 
     Raises:
         InvalidArgument: the URL names no store; the message says what is supported, or what is to be installed.

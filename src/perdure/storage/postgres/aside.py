@@ -14,7 +14,7 @@ from perdure.errors import StoreUnavailable, StoreUnusable
 from perdure.ports.store import Trouble
 from perdure.storage.postgres.jobs import Blocked, Job, Subject, answer, do_alone, refuse, subjects
 from perdure.storage.postgres.place import Place
-from perdure.storage.postgres.session import Session
+from perdure.storage.postgres.session import CLOSING_S, Session
 
 MAX_ASIDE = 4
 """Jobs that wait at the same time, each on a connection; further ones take turns with them."""
@@ -75,6 +75,9 @@ class Aside:
     def close(self) -> None:
         """From now on every job has one more turn."""
         self._closing = True
+        for session in self._tasks.values():
+            if session is not None:
+                session.hasten(CLOSING_S)
 
     def abort(self) -> None:
         """Stop at once. Whoever still waits is canceled."""

@@ -29,6 +29,15 @@ class Work(msgspec.Struct, gc=False):
     """Something that is not part of a group: it has a transaction of its own."""
 
     run: Callable[[Session], Awaitable[object]]
+    long: bool = False
+
+    async def do(self, session: Session) -> object:
+        """Do it; what may be about very many rows may take long."""
+        session.long = self.long
+        try:
+            return await self.run(session)
+        finally:
+            session.long = False
 
 
 Job: TypeAlias = tuple["asyncio.Future[Any] | None", "Entry | Work", str]
@@ -64,7 +73,7 @@ async def transaction(
 async def do_alone(session: Session, place: Place, entry: Entry | Work, *, patience_ms: int, teller: str) -> object:
     """Do one thing alone; see `transaction`."""
     if isinstance(entry, Work):
-        return await transaction(session, place, entry.run, patience_ms=patience_ms, teller=teller)
+        return await transaction(session, place, entry.do, patience_ms=patience_ms, teller=teller)
     teller = teller if wakes_others(entry) else ""
     found = await transaction(
         session, place, lambda s: apply_group(s, place, [entry]), patience_ms=patience_ms, teller=teller

@@ -96,14 +96,18 @@ class Listener:
         return False
 
     async def _listen(self, session: Session) -> None:
+        """Hear, and ask now and then: a connection that something between has swallowed is as silent as nobody."""
         self._is_up()
-        session.busy = session.listening = True
-        try:
-            async for notification in session.con.notifies():
-                if notification.payload != self._ident and not notification.payload.startswith("probe "):
-                    self._heard()
-        finally:
-            session.busy = session.listening = False
+        while True:
+            session.busy = session.listening = True
+            try:
+                async for notification in session.con.notifies(timeout=self._place.answer_s):
+                    if notification.payload != self._ident and not notification.payload.startswith("probe "):
+                        self._heard()
+            finally:
+                session.busy = session.listening = False
+            await session.plain("SELECT")
+            self._heard()  # what came while that was answered
 
     async def _poll(self, session: Session) -> None:
         """Whether any transaction ended on the server. Ours are among them: then the look was for nothing."""

@@ -8,12 +8,21 @@ from typing import Any, TypeVar
 
 from perdure.errors import InvalidArgument, PerdureError, StoreUnavailable, StoreUnusable
 from perdure.storage.postgres.place import Place
-from perdure.storage.postgres.session import MAX_READERS, Session, TooManyConnections, error_kind, explained
+from perdure.storage.postgres.session import (
+    CLOSING_S,
+    MAX_READERS,
+    Session,
+    Silent,
+    TooManyConnections,
+    error_kind,
+    explained,
+)
 
 T = TypeVar("T")
 
 ATTEMPTS = 3
-"""A connection that was lost while idle is found out by its next query: another one is tried."""
+"""A connection that was lost while idle is found out by its next query: another one is tried; once where it was lost
+without a word, since that took long."""
 
 
 class Readers:
@@ -40,6 +49,11 @@ class Readers:
         task.add_done_callback(self._forget)
         return await asyncio.shield(task)
 
+    def hasten(self) -> None:
+        """What is asked has to be answered soon."""
+        for session in self._busy:
+            session.hasten(CLOSING_S)
+
     async def close(self) -> None:
         """Wait for what is running, and close everything."""
         if self._tasks:
@@ -61,8 +75,15 @@ class Readers:
     async def _attempts(self, query: Callable[[Session], Awaitable[T]]) -> T:
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                async with self._room:
+                await self._turn()
+                try:
                     return await self._attempt(query)
+                finally:
+                    self._room.release()
+            except Silent:
+                if attempt > 1:
+                    raise
+                self._doubt()
             except PerdureError:
                 raise
             except Exception as error:
@@ -76,6 +97,26 @@ class Readers:
                 if attempt == ATTEMPTS:
                     raise StoreUnavailable(explained(error, self._place)) from error
         raise AssertionError("unreachable")
+
+    def _doubt(self) -> None:
+        """One was lost without a word; those that nobody uses may be, too."""
+        for session in self._idle:
+            session.drop()
+        self._idle = []
+
+    async def _turn(self) -> None:
+        """Wait for one of the connections; not for ever, if those before get no answers."""
+        if not self._room.locked():
+            await self._room.acquire()
+            return
+        try:
+            async with asyncio.timeout(self._place.answer_s):
+                await self._room.acquire()
+        except TimeoutError as error:
+            raise StoreUnavailable(
+                f"{self._place.shown}: all {MAX_READERS} connections that read have been waiting for answers for "
+                f"{self._place.answer_s:g} s"
+            ) from error
 
     async def _attempt(self, query: Callable[[Session], Awaitable[T]]) -> T:
         session = await self._session()

@@ -321,6 +321,7 @@ async def prepare(session: Session, place: Place, *, known: bool = False) -> str
     if known and version == 0:
         raise StoreUnusable(f"{place.shown} is empty by now: another database, or an old copy of this one?")
     if version < SCHEMA_VERSION:
+        session.long = True
         try:
             await _migrate(session, place)
         except psycopg.errors.LockNotAvailable as error:
@@ -331,6 +332,8 @@ async def prepare(session: Session, place: Place, *, known: bool = False) -> str
             raise StoreUnusable(
                 f"{place.shown}: this user may not create the tables ({error}); let one who may open the store once"
             ) from error
+        finally:
+            session.long = False
     found = await session.one("SELECT store::text FROM @meta")
     if found is None:
         raise StoreUnusable(f"{place.shown} has lost its row in meta; restore it from a backup")

@@ -30,6 +30,11 @@ MAX_READERS = 4
 CONNECT_S = 10
 """How long a server may take to answer at all."""
 
+LONG = 20
+"""Sweeps and changes of tables may take so many times as long as anything else until they are answered."""
+CLOSING_S = 10.0
+"""How long a server may be silent while a store is being closed."""
+
 OLDEST = 15
 """The oldest release of PostgreSQL that the tests are run against."""
 
@@ -75,6 +80,10 @@ def error_kind(error: BaseException) -> ErrorKind:
         if state[:2] in _DATA:
             return "data"
     return "passing"
+
+
+class Silent(StoreUnavailable):
+    """The server has not answered for too long, and the connection was given up."""
 
 
 class TooManyConnections(StoreUnavailable):
@@ -124,6 +133,13 @@ class Session:
         self.con = con
         self.busy = False
         self.listening = False
+        self.long = False
+        self._loop = asyncio.get_running_loop()
+        self._shown = place.shown
+        self._answer_s = place.answer_s
+        self._asked_s = 0.0
+        self._look: asyncio.TimerHandle | None = None
+        self._silent = False
         self._spare = place.spare
         self._given = False
         self.worker = ""
@@ -231,10 +247,14 @@ class Session:
     async def plain(self, sql: str) -> Row | None:
         """The first row, if any, of a statement without values: nothing of it stays behind, no plan and no snapshot."""
         text = sql.replace("@", self._prefix).encode()
-        self.busy = True
+        self._ask()
         try:
             cursor = await self.con.execute(text, prepare=False)
             return await cursor.fetchone() if cursor.description is not None else None
+        except psycopg.OperationalError as error:
+            if self._silent:
+                raise self._silence() from error
+            raise
         finally:
             self.busy = False
 
@@ -242,12 +262,52 @@ class Session:
         text = self._texts.get(sql)
         if text is None:
             text = self._texts[sql] = sql.replace("@", self._prefix).encode()
-        self.busy = True
+        self._ask()
         try:
             cursor = self.con.cursor(binary=True)
             return await cursor.execute(text, values or None)
+        except psycopg.OperationalError as error:
+            if self._silent:
+                raise self._silence() from error
+            raise
         finally:
             self.busy = False
+
+    # --- silence
+
+    def _ask(self) -> None:
+        """A statement goes out; one timer looks after all that follow one another."""
+        self.busy = True
+        self._asked_s = self._loop.time()
+        if self._look is None:
+            self._look = self._loop.call_at(self._asked_s + self._answer_s, self._look_for_answer)
+
+    def _look_for_answer(self) -> None:
+        self._look = None
+        if not self.busy or self.listening:
+            return
+        until_s = self._asked_s + self._answer_s * (LONG if self.long else 1)
+        if self._loop.time() < until_s:
+            self._look = self._loop.call_at(until_s, self._look_for_answer)
+            return
+        self._silent = True
+        self.drop()
+
+    def hasten(self, answer_s: float) -> None:
+        """Somebody waits for the end: whatever is asked now has to be answered within so long."""
+        self.long = False
+        self._answer_s = min(self._answer_s, answer_s)
+        if self._look is not None:
+            self._look.cancel()
+            self._asked_s = self._loop.time()
+            self._look = self._loop.call_at(self._asked_s + self._answer_s, self._look_for_answer)
+
+    def _silence(self) -> Silent:
+        answer_s = self._answer_s * (LONG if self.long else 1)
+        return Silent(
+            f"{self._shown} has not answered for {answer_s:g} s: it is overloaded, or something between swallows what "
+            "is sent"
+        )
 
     # --- its end
 
@@ -283,6 +343,8 @@ class Session:
         """Let go of the connection at once. Whoever waits for an answer on it meets an error soon."""
         if self._given or self.con.closed:
             return
+        if self._look is not None and not self.busy:
+            self._look.cancel()
         if self._spare is not None and not self.busy and self._spare.give(self.con):
             self._given = True
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -93,7 +94,8 @@ class PostgresStore:
             session.drop()
             raise
         self._loop = asyncio.get_running_loop()
-        self._writer = Writer(self.place, session, store, self._ident, self._tell_trouble)
+        patience_s = math.inf if owner is not None else self.place.answer_s
+        self._writer = Writer(self.place, session, store, self._ident, self._tell_trouble, patience_s)
         self._readers = Readers(self.place)
         self._listener = Listener(self.place, self._ident, self._notify, self._tell_change)
         self._transactions = Transactions(self.place, store, self._ident, self._readers, self._tell_trouble)
@@ -119,6 +121,8 @@ class PostgresStore:
             self._transactions.abort()
         if self._listener is not None:
             self._listener.stop()
+        if self._readers is not None:
+            self._readers.hasten()
         await writer.close()
         if self._readers is not None:
             await self._readers.close()
@@ -187,9 +191,9 @@ class PostgresStore:
             raise self._writer.fatal
         return self._loop
 
-    def _write(self, run: Callable[[Session], Awaitable[T]]) -> asyncio.Future[T]:
+    def _write(self, run: Callable[[Session], Awaitable[T]], *, long: bool = False) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self._live_loop().create_future()
-        self._enqueue((future, Work(run), self._worker))
+        self._enqueue((future, Work(run, long), self._worker))
         return future
 
     def _read(self, query: Callable[[Session], Awaitable[T]]) -> Awaitable[T]:
@@ -353,15 +357,15 @@ class PostgresStore:
     async def take_over(self, now_us: int, /) -> int:
         if not await self._read(workers.has_orphans):
             return 0
-        return await self._write(lambda s: queries.take_over(s, now_us))
+        return await self._write(lambda s: queries.take_over(s, now_us), long=True)
 
     async def wake_invalid(self, pipeline: str, generation: int, build: str | None, now_us: int, /) -> int:
         if not await self._read(lambda s: queries.has_invalid(s, pipeline)):
             return 0
-        return await self._write(lambda s: queries.wake_invalid(s, pipeline, generation, build, now_us))
+        return await self._write(lambda s: queries.wake_invalid(s, pipeline, generation, build, now_us), long=True)
 
     async def wake_resting(self, pipeline: str, signature: bytes, now_us: int, /) -> int:
-        return await self._write(lambda s: queries.wake_resting(s, pipeline, signature, now_us))
+        return await self._write(lambda s: queries.wake_resting(s, pipeline, signature, now_us), long=True)
 
     async def deploy(self, deployment: Deployment, /) -> bool:
         return await self._write(lambda s: small.deploy(s, deployment))
@@ -376,35 +380,35 @@ class PostgresStore:
         return await self._write(lambda s: small.put_schedule(s, new, known))
 
     async def grant_slots(self, now_us: int, /) -> int:
-        return await self._write(lambda s: slots.grant_slots(s, now_us))
+        return await self._write(lambda s: slots.grant_slots(s, now_us), long=True)
 
     async def resize_limits(self, bounds: Mapping[str, int], /) -> None:
-        await self._write(lambda s: limits.resize(s, self.place, bounds))
+        await self._write(lambda s: limits.resize(s, self.place, bounds), long=True)
 
     async def grant_permits(self, now_us: int, /) -> int:
-        return await self._write(lambda s: limits.mend(s, self.place, now_us))
+        return await self._write(lambda s: limits.mend(s, self.place, now_us), long=True)
 
     async def claim_key(self, key: SubmissionKey, now_us: int, /) -> SubmissionKey:
         return await self._write(lambda s: keys.claim(s, key, now_us))
 
     async def forget_keys(self, now_us: int, /) -> int:
-        return await self._write(lambda s: keys.forget(s, now_us))
+        return await self._write(lambda s: keys.forget(s, now_us), long=True)
 
     async def remove_ended(self, before_us: int, limit: int, /) -> int:
-        return await self._write(lambda s: retention.remove_ended(s, before_us, limit))
+        return await self._write(lambda s: retention.remove_ended(s, before_us, limit), long=True)
 
     async def ended_runs(self, before_us: int, limit: int, /, *, after: EndedRun | None = None) -> Sequence[EndedRun]:
         return await self._read(lambda s: retention.ended_runs(s, before_us, limit, after))
 
     async def remove_runs(self, runs: Sequence[RunTail], /) -> int:
-        return await self._write(lambda s: retention.remove_runs(s, runs))
+        return await self._write(lambda s: retention.remove_runs(s, runs), long=True)
 
     async def insert_ended(self, new: NewRun, state: IndexState, ended_us: int, rows: Sequence[JournalRow], /) -> bool:
         return await self._write(lambda s: retention.insert(s, new, state, ended_us, rows))
 
     async def reclaim(self) -> int:
         """The server's own vacuum gives space back to tables, not to the disk: 0 bytes."""
-        await self._write(queries.forget_ledgers)
+        await self._write(queries.forget_ledgers, long=True)
         return 0
 
     async def restore_index(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -22,7 +23,7 @@ from perdure.storage.postgres.group import SlotMoved, apply_group
 from perdure.storage.postgres.jobs import Blocked, Job, Work, answer, parts, refuse, transaction
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.schema import prepare
-from perdure.storage.postgres.session import Session, error_kind, explained
+from perdure.storage.postgres.session import CLOSING_S, Session, error_kind, explained
 from perdure.storage.postgres.single import apply_at_once, is_one_statement
 
 T = TypeVar("T")
@@ -43,13 +44,20 @@ class Writer:
         session: connected; the writer's from now on.
         store: the random name of the store; a server that answers with another is another store.
         ident: who notifies.
+        patience_s: for how long of an outage what is asked for is tried: for ever for an engine, whose runs wait.
 
     Attributes:
         fatal: why nothing is written any more.
     """
 
     def __init__(
-        self, place: Place, session: Session, store: str, ident: str, on_trouble: Callable[[Trouble], None]
+        self,
+        place: Place,
+        session: Session,
+        store: str,
+        ident: str,
+        on_trouble: Callable[[Trouble], None],
+        patience_s: float = math.inf,
     ) -> None:
         self.fatal: StoreUnavailable | None = None
         self._place = place
@@ -57,6 +65,9 @@ class Writer:
         self._store = store
         self._ident = ident
         self._on_trouble = on_trouble
+        self._patience_s = patience_s
+        self._trouble_s: float | None = None
+        self._hopeless: StoreUnavailable | None = None
         self._jobs: list[Job] = []
         self._wake = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -72,10 +83,12 @@ class Writer:
         self._wake.set()
 
     async def close(self) -> None:
-        """Finish what was put so far; a group in trouble gets one more chance."""
+        """Finish what was put so far; a group in trouble gets one more chance, and after it nobody else does."""
         self._closing = True
         self._hurry.set()
         self._aside.close()
+        if self._session is not None:
+            self._session.hasten(CLOSING_S)
         self._wake.set()
         await asyncio.wait([self._task])
 
@@ -126,15 +139,15 @@ class Writer:
         return waits
 
     async def _serve(self, jobs: Sequence[Job], patience_ms: int = PATIENCE_MS) -> None:
-        if self.fatal is not None:
-            refuse(jobs, self.fatal)
+        if self.fatal is not None or self._hopeless is not None:
+            refuse(jobs, self.fatal or self._hopeless)
             return
         _, entry, worker = jobs[0]
         try:
             if isinstance(entry, Work):
                 results: Sequence[object] = [
                     await self._insist(
-                        lambda: self._transaction(entry.run, worker, notify=True, patience_ms=patience_ms)
+                        lambda: self._transaction(entry.do, worker, notify=True, patience_ms=patience_ms)
                     )
                 ]
             else:
@@ -218,6 +231,8 @@ class Writer:
         except BaseException:
             session.drop()
             raise
+        if self._closing:
+            session.hasten(CLOSING_S)
         return session
 
     async def _insist(self, attempt: Callable[[], Awaitable[T]]) -> T:
@@ -226,14 +241,17 @@ class Writer:
         Raises:
             InvalidArgument: the data cannot be stored.
             StoreUnusable: the tables are lost.
-            StoreUnavailable: the store was closed while in trouble.
+            StoreUnavailable: the store was closed while in trouble, or trouble outlasts the patience.
         """
+        loop = asyncio.get_running_loop()
         delay_s = FIRST_RETRY_S
         met = 0
         while True:
-            last_chance = self._closing
+            last_chance, began_s = self._closing, loop.time()
             try:
-                return await attempt()
+                result = await attempt()
+                self._trouble_s = None
+                return result
             except Exception as error:
                 if self.fatal is not None:
                     raise self.fatal from error
@@ -257,7 +275,14 @@ class Writer:
                 if not isinstance(error, (psycopg.Error, OSError, PerdureError, SlotMoved)):
                     raise  # ours
                 if last_chance:
-                    raise StoreUnavailable(f"closed before it could be written: {problem}") from error
+                    self._hopeless = StoreUnavailable(f"closed before it could be written: {problem}")
+                    raise self._hopeless from error
+                if self._trouble_s is None:
+                    self._trouble_s = began_s
+                if loop.time() - self._trouble_s >= self._patience_s:
+                    raise StoreUnavailable(
+                        f"given up after {self._patience_s:g} s, and it may have been written all the same: {problem}"
+                    ) from error
                 self._on_trouble(Trouble(problem, delay_s, fatal=False))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._hurry.wait(), delay_s)
