@@ -391,7 +391,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(generation=st.integers(0, 2), build=st.sampled_from(("b1", "b2")), now_us=TIMES)
     def wakes_invalid(self, generation: int, build: str, now_us: int) -> None:
-        self.both(lambda store: store.wake_invalid("payout", generation, build, now_us))
+        self.both(lambda store: store.wake_invalid({"payout": generation}, build, now_us))
 
     @rule(pipeline=st.sampled_from(("payout", "refund")), at_us=TIMES)
     def holds_a_pipeline(self, pipeline: str, at_us: int) -> None:

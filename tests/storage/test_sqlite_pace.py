@@ -207,7 +207,7 @@ async def test_log_is_emptied_by_the_thread(groups: Groups, monkeypatch: pytest.
     before = path.stat().st_size
     for number in range(4):
         await claimed(store, f"run-{number}")
-    await soon(store.wake_invalid("payout", 1, "b", 0))  # behind the checkpoint in the thread
+    await soon(store.wake_invalid({"payout": 1}, "b", 0))  # behind the checkpoint in the thread
     assert path.stat().st_size > before
     await store.close()
 

@@ -30,7 +30,7 @@ async def opened(path: Path) -> SqliteStore:
 
 async def through(store: SqliteStore) -> None:
     """Wait until the thread has done everything that it was given."""
-    await soon(store.wake_invalid("nobody", 1, "build", 0))
+    await soon(store.wake_invalid({"nobody": 1}, "build", 0))
 
 
 async def test_log_is_longer_than_what_is_in_it(tmp_path: Path) -> None:

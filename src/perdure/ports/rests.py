@@ -31,9 +31,10 @@ class RestStore(Protocol):
         """
         ...
 
-    async def wake_invalid(self, pipeline: str, generation: int, build: str | None, now_us: int, /) -> int:
-        """Make invalid runs of `pipeline` due now that were judged under another generation or build [D-2].
+    async def wake_invalid(self, generations: Mapping[str, int], build: str | None, now_us: int, /) -> int:
+        """Make invalid runs of these pipelines due now that were judged under another generation than the one given, or
+        another build [D-2]. Without a build: those that were judged under an older generation. Returns how many.
 
-        Without a build: those that were judged under an older generation.
+        Where there are none, as nearly always, that is one look, however many pipelines are named.
         """
         ...

@@ -29,11 +29,10 @@ from perdure.runtime.limits import bounds_of
 from perdure.runtime.line import Line
 from perdure.runtime.loading import projected
 from perdure.runtime.membership import DEFAULT_LEASE_S, Membership
-from perdure.runtime.misfits import wake_misfits
 from perdure.runtime.operations import AbandonRun, RunOperation
 from perdure.runtime.refusing import OnBusy
-from perdure.runtime.registry import current, deploy, take_part
 from perdure.runtime.schedules import Scheduler, tick_key
+from perdure.runtime.serving import serve
 from perdure.runtime.stuck import report_blocked, report_stuck
 from perdure.runtime.submission import submit_and_drive
 from perdure.runtime.verifying import rebuild
@@ -128,17 +127,7 @@ class Engine(Client):
         host, now_us = self._host, self._system.now_us()
         if rebuilt := await rebuild(self._store, now_us):
             logger.warning("%d index rows were gone; they were rebuilt from the facts", rebuilt)
-        edited: list[Line] = []
-        begin = take_part if self._store.shared else deploy
-        for pipeline in self._pipelines.values():
-            before = await current(self._store, pipeline.id)
-            topology, generation = await begin(self._store, self._system, pipeline.id, pipeline.topology, host.worker)
-            line = Line(pipeline, topology, generation, deps.get(pipeline.id), self._retry, self._timeout_s)
-            host.lines[pipeline.id] = line
-            if before is not None and before[1] < generation:
-                edited.append(line)
-            if before is None or before[1] <= generation:
-                await self._store.wake_invalid(pipeline.id, generation, host.options.build, now_us)
+        edited = await serve(host, self._pipelines, deps, self._retry, self._timeout_s)
         if self._membership is not None:
             await self._membership.join()
         await self._on_holds()

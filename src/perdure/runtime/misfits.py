@@ -87,7 +87,7 @@ class Misfits:
             line = host.lines[name]
             woken = 0
             if line.generation > 1 and not host.superseded(line):
-                woken = await store.wake_invalid(name, line.generation, None, now_us)
+                woken = await store.wake_invalid({name: line.generation}, None, now_us)
                 if name not in self._older:
                     fitting = self._fitting.setdefault(name, set())
                     woken += await wake_misfits(store, name, line.topology, now_us, fitting)

@@ -115,10 +115,11 @@ class Scheduler:
             state = await change_schedule(store, schedule.id, partial(_registered, schedule, now_us))
             state = state or known[schedule.id]
             self._watched.append(Watched(schedule, min(state.considered_us, now_us)))
-        others = [row for row in await store.workers() if not row.dead] if store.shared else []
-        kept = {schedule.id for schedule in self._schedules}.union(*(row.schedules for row in others))
-        for id in known.keys() - kept:
-            await change_schedule(store, id, partial(_removed, now_us))
+        unknown = known.keys() - {schedule.id for schedule in self._schedules}
+        if unknown:
+            others = [row for row in await store.workers() if not row.dead] if store.shared else []
+            for id in unknown.difference(*(row.schedules for row in others)):
+                await change_schedule(store, id, partial(_removed, now_us))
         if self._watched:
             self._task = self._host.loop.create_task(self._forever(), name="perdure-schedules")
 

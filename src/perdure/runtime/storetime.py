@@ -40,23 +40,21 @@ class StoreTime:
         """See `System.now_us`."""
         return self._system.now_us() - self.ahead_us
 
-    async def ask(self, store: Store) -> None:
-        """Compare the clocks."""
+    async def ask(self, store: Store) -> bool:
+        """Compare the clocks; False where the store has none."""
         sent_us = self._system.now_us()
         there_us = await store.clock_us()
         if there_us is None:
-            return
+            return False
         ahead_us = (sent_us + self._system.now_us()) // 2 - there_us
         before_us, self.ahead_us = self.ahead_us, ahead_us if abs(ahead_us) > NEGLIGIBLE_US else 0
         if abs(self.ahead_us - before_us) > WORTH_A_WORD_US:
             word = "ahead of" if ahead_us > 0 else "behind"
             logger.warning("this machine's clock is %.0f s %s the store's, which counts", abs(ahead_us) / 1e6, word)
+        return True
 
 
 async def store_time(system: System, store: Store) -> System:
     """The clock to go by for who opened a store: its own, if it has one."""
-    if not system.follows_store or await store.clock_us() is None:
-        return system
     time = StoreTime(system)
-    await time.ask(store)
-    return time
+    return time if system.follows_store and await time.ask(store) else system

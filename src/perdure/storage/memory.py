@@ -216,9 +216,10 @@ class MemoryStore(MemoryBase):
         self._live()
         return {known.pipeline: known.generation for known in sorted(self.data.registry, key=lambda d: d.generation)}
 
-    async def wake_invalid(self, pipeline: str, generation: int, build: str | None, now_us: int, /) -> int:
+    async def wake_invalid(self, generations: Mapping[str, int], build: str | None, now_us: int, /) -> int:
         def judged_elsewhere(run: MemoryRun, state: IndexState) -> bool:
-            if run.new is None or run.new.pipeline != pipeline or state.worker or state.status != "invalid":
+            generation = None if run.new is None else generations.get(run.new.pipeline)
+            if generation is None or state.worker or state.status != "invalid":
                 return False
             if build is None:
                 return state.generation < generation

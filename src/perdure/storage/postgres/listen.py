@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from perdure.storage.postgres.place import Place
+from perdure.storage.postgres.readers import Readers
 from perdure.storage.postgres.session import CONNECT_S, Session
 
 PROBE_S = 1.0
@@ -20,16 +21,14 @@ class Listener:
 
     Args:
         ident: our own notifications carry it, and are no news.
-        notify: sends a notification by another connection.
+        readers: one of these sends a notification to oneself.
         heard: called on the loop.
     """
 
-    def __init__(
-        self, place: Place, ident: str, notify: Callable[[str], Awaitable[object]], heard: Callable[[], None]
-    ) -> None:
+    def __init__(self, place: Place, ident: str, readers: Readers, heard: Callable[[], None]) -> None:
         self._place = place
         self._ident = ident
-        self._notify = notify
+        self._readers = readers
         self._heard = heard
         self._session: Session | None = None
         self._task: asyncio.Task[None] | None = None
@@ -40,8 +39,10 @@ class Listener:
         """Listen from now on; returns when nothing is missed any more."""
         self._task = asyncio.get_running_loop().create_task(self._main())
         up = asyncio.get_running_loop().create_task(self._up.wait())
-        await asyncio.wait([self._task, up], timeout=CONNECT_S, return_when=asyncio.FIRST_COMPLETED)
-        up.cancel()
+        try:
+            await asyncio.wait([self._task, up], timeout=CONNECT_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            up.cancel()
         self._up.set()  # from now on something may be missed, if it is not up
 
     def stop(self) -> None:
@@ -82,7 +83,7 @@ class Listener:
         """Whether a notification arrives at all."""
         await session.run(f'LISTEN "{self._place.channel}"')
         probe = f"probe {self._ident}"
-        await self._notify(probe)
+        await self._readers.read(lambda s: s.run("SELECT pg_notify(%s, %s)", (self._place.channel, probe)))
         session.busy = True
         try:
             async with asyncio.timeout(PROBE_S):

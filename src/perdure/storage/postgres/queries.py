@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from perdure.ports.store import (
     IndexState,
@@ -15,7 +15,7 @@ from perdure.ports.store import (
 from perdure.storage.ledgers import merged
 from perdure.storage.listing import LIVE, LIVE_STATUS
 from perdure.storage.postgres import awaits, limits, mutexes
-from perdure.storage.postgres.packed import Texts
+from perdure.storage.postgres.packed import Int8s, Texts
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.rows import (
     INSERT_LEDGERS,
@@ -102,21 +102,22 @@ async def take_over(session: Session, now_us: int) -> int:
     )
 
 
-async def has_invalid(session: Session, pipeline: str) -> bool:
-    """Whether there are invalid runs of a pipeline; nearly always there are none."""
-    sql = "SELECT 1 FROM @run WHERE status = 'invalid' AND pipeline = %s LIMIT 1"
-    return await session.one(sql, (pipeline,)) is not None
+async def has_invalid(session: Session, pipelines: Collection[str]) -> bool:
+    """Whether there are invalid runs of any of these; nearly always there are none."""
+    sql = "SELECT 1 FROM @run WHERE status = 'invalid' AND pipeline = ANY (%s) LIMIT 1"
+    return await session.one(sql, (Texts(pipelines),)) is not None
 
 
-async def wake_invalid(session: Session, pipeline: str, generation: int, build: str | None, now_us: int) -> int:
+async def wake_invalid(session: Session, generations: Mapping[str, int], build: str | None, now_us: int) -> int:
     """Invalid runs judged by another generation or build become due; without a build, by an older generation."""
-    elsewhere = (
-        "generation < %(generation)s" if build is None else "(generation <> %(generation)s OR build <> %(build)s)"
+    judged = (
+        "status = 'invalid' AND worker IS NULL AND EXISTS (SELECT 1 FROM unnest(%(names)s, %(generations)s) g (name, here)"
+        " WHERE name = pipeline AND CASE WHEN %(build)s::text IS NULL THEN generation < here "
+        "ELSE generation <> here OR build <> %(build)s::text END)"
     )
-    judged = f"status = 'invalid' AND pipeline = %(pipeline)s AND worker IS NULL AND {elsewhere}"
     return await session.run(
         f"UPDATE @run SET due_us = %(now)s, attention = false WHERE {IN_ORDER.format(judged)}",
-        {"pipeline": pipeline, "generation": generation, "build": build, "now": now_us},
+        {"names": Texts(generations), "generations": Int8s(generations.values()), "build": build, "now": now_us},
     )
 
 

@@ -88,24 +88,30 @@ class PostgresStore:
         self._ident = os.urandom(8).hex()
         self._worker = ""
         session = await Session.connect(self.place)
+        readers = Readers(self.place)
+        listener = Listener(self.place, self._ident, readers, self._tell_change)
+        self._engine = owner is not None
         try:
-            store = self._name = await prepare(session, self.place)
+            if self._engine:  # it connects, and so does who sends its probe, while the tables are looked at
+                self._name, _ = await asyncio.gather(prepare(session, self.place), listener.start())
+            else:
+                self._name = await prepare(session, self.place)
         except BaseException:
             session.drop()
+            listener.stop()
+            readers.abort()
+            if (hearing := listener.ending()) is not None:
+                await asyncio.wait([hearing])
             raise
         self._loop = asyncio.get_running_loop()
-        patience_s = math.inf if owner is not None else self.place.answer_s
-        self._writer = Writer(self.place, session, store, self._ident, self._tell_trouble, patience_s)
-        self._readers = Readers(self.place)
-        self._listener = Listener(self.place, self._ident, self._notify, self._tell_change)
-        self._transactions = Transactions(self.place, store, self._ident, self._readers, self._tell_trouble)
-        self._engine = owner is not None
+        patience_s = math.inf if self._engine else self.place.answer_s
+        self._writer = Writer(self.place, session, self._name, self._ident, self._tell_trouble, patience_s)
+        self._readers, self._listener = readers, listener
+        self._transactions = Transactions(self.place, self._name, self._ident, readers, self._tell_trouble)
         self._closed = self._starting = None
         self._refusal = None
         _open_stores.add(self)
-        if self._engine:
-            await self._listener.start()
-        elif self._change:
+        if self._change and not self._engine:
             self._listen()
 
     async def close(self) -> None:
@@ -229,9 +235,6 @@ class PostgresStore:
             starting = self._loop.create_task(self._listener.start())
             starting.add_done_callback(lambda task: None if task.cancelled() else self._tell_change())
             self._starting = starting
-
-    async def _notify(self, payload: str) -> None:
-        await self._read(lambda s: s.run("SELECT pg_notify(%s, %s)", (self.place.channel, payload)))
 
     def on_trouble(self, listener: Callable[[Trouble], None], /) -> None:
         self._trouble.append(listener)
@@ -359,10 +362,10 @@ class PostgresStore:
             return 0
         return await self._write(lambda s: queries.take_over(s, now_us), long=True)
 
-    async def wake_invalid(self, pipeline: str, generation: int, build: str | None, now_us: int, /) -> int:
-        if not await self._read(lambda s: queries.has_invalid(s, pipeline)):
+    async def wake_invalid(self, generations: Mapping[str, int], build: str | None, now_us: int, /) -> int:
+        if not await self._read(lambda s: queries.has_invalid(s, generations)):
             return 0
-        return await self._write(lambda s: queries.wake_invalid(s, pipeline, generation, build, now_us), long=True)
+        return await self._write(lambda s: queries.wake_invalid(s, generations, build, now_us), long=True)
 
     async def wake_resting(self, pipeline: str, signature: bytes, now_us: int, /) -> int:
         return await self._write(lambda s: queries.wake_resting(s, pipeline, signature, now_us), long=True)

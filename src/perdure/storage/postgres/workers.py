@@ -25,17 +25,16 @@ async def clock_us(session: Session) -> int:
 
 async def register(session: Session, worker: WorkerRow) -> None:
     """Insert a worker's row, and remove what is old."""
-    await session.run(
-        "DELETE FROM @worker WHERE id IN (SELECT id FROM @worker WHERE dead ORDER BY since_us DESC, id OFFSET %s)",
-        (DEAD_KEPT,),
-    )
     serves = msgspec.json.encode(worker.serves).decode()
     schedules = list(worker.schedules)
     await session.run(
+        "WITH old AS (DELETE FROM @worker WHERE id IN "
+        "(SELECT id FROM @worker WHERE dead ORDER BY since_us DESC, id OFFSET %s)) "
         "INSERT INTO @worker (id, host, process, since_us, serves, build, schedules, seen_us, lease_us) "
         "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (id) DO UPDATE "
         "SET serves = excluded.serves, build = excluded.build, schedules = excluded.schedules",
         (
+            DEAD_KEPT,
             worker.id,
             worker.host,
             worker.process,

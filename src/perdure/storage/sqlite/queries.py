@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from perdure.ports.store import (
@@ -103,12 +103,12 @@ def take_over(con: sqlite3.Connection, now_us: int) -> int:
     ).rowcount
 
 
-def wake_invalid(con: sqlite3.Connection, pipeline: str, generation: int, build: str | None, now_us: int) -> int:
+def wake_invalid(con: sqlite3.Connection, generations: Mapping[str, int], build: str | None, now_us: int) -> int:
     """Invalid runs judged by another generation or build become due; without a build, by an older generation."""
-    return con.execute(
+    return con.executemany(
         "UPDATE run SET due_us = ?1, attention = 0 WHERE status = 'invalid' AND pipeline = ?2 AND worker IS NULL "
         "AND iif(?4 IS NULL, generation < ?3, generation <> ?3 OR build <> ?4)",
-        (now_us, pipeline, generation, build),
+        [(now_us, pipeline, generation, build) for pipeline, generation in generations.items()],
     ).rowcount
 
 

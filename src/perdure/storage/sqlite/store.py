@@ -348,8 +348,8 @@ class SqliteStore:
     async def take_over(self, now_us: int, /) -> int:
         return await self._write(lambda con: queries.take_over(con, now_us))
 
-    async def wake_invalid(self, pipeline: str, generation: int, build: str | None, now_us: int, /) -> int:
-        return await self._write(lambda con: queries.wake_invalid(con, pipeline, generation, build, now_us))
+    async def wake_invalid(self, generations: Mapping[str, int], build: str | None, now_us: int, /) -> int:
+        return await self._write(lambda con: queries.wake_invalid(con, generations, build, now_us))
 
     async def wake_resting(self, pipeline: str, signature: bytes, now_us: int, /) -> int:
         return await self._write(lambda con: queries.wake_resting(con, pipeline, signature, now_us))

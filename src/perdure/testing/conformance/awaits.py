@@ -309,7 +309,7 @@ async def waits_outlive_their_store(lab: Lab) -> None:
     store = await lab.reopened(store)
     expect(await store.anybody_waits(), True, "after opening again")
     expect(await store.take_over(T0 + 150), 1, "owned runs of the former owner")
-    expect(await store.wake_invalid("payout", 2, "b2", T0 + 160), 1, "invalid runs of an earlier deployment")
+    expect(await store.wake_invalid({"payout": 2}, "b2", T0 + 160), 1, "invalid runs of an earlier deployment")
     await put(store, draft, draft.next(RunCancelRequested("ada")))
     await put(store, target, end(target, T0 + 200))
     await expect_due(store, draft, T0 + 200, "after the end")

@@ -289,12 +289,17 @@ async def invalid_runs_are_woken_by_another_build(lab: Lab) -> None:
     other = Draft("run-2", pipeline="refund")
     await put(store, other, other.submit(judged))
     await submitted(store, "run-3", IndexState("held", generation=9, build="b0"))
-    expect(await store.wake_invalid("payout", 1, "b1", T0 + 1), 0, "the same generation and build")
-    expect(await store.wake_invalid("payout", 1, "b2", T0 + 1), 1, "another build")
+    expect(await store.wake_invalid({"payout": 1}, "b1", T0 + 1), 0, "the same generation and build")
+    expect(await store.wake_invalid({"payout": 1}, "b2", T0 + 1), 1, "another build")
     expect((await loaded(store, draft)).row.state.due_us, T0 + 1, "due time")
     expect((await loaded(store, draft)).row.state.status, "invalid", "status")
-    expect(await store.wake_invalid("payout", 2, "b1", T0 + 2), 1, "another generation")
+    expect(await store.wake_invalid({"payout": 2}, "b1", T0 + 2), 1, "another generation")
     expect((await loaded(store, other)).row.state.due_us, None, "a run of another pipeline")
+    each = {"payout": 2, "refund": 1, "nothing": 7}
+    expect(await store.wake_invalid(each, None, T0 + 3), 1, "judged under an older generation than the pipeline's own")
+    expect(await store.wake_invalid(each, "b1", T0 + 4), 1, "another generation than the pipeline's own")
+    expect((await loaded(store, other)).row.state.due_us, None, "a run that was judged as here")
+    expect(await store.wake_invalid({}, "b9", T0 + 5), 0, "no pipeline")
 
 
 @check

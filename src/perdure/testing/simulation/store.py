@@ -390,9 +390,9 @@ class FaultyStore(FaultyLists):
         await self._read()
         return await self._inner.generations()
 
-    async def wake_invalid(self, pipeline: str, generation: int, build: str | None, now_us: int, /) -> int:
+    async def wake_invalid(self, generations: Mapping[str, int], build: str | None, now_us: int, /) -> int:
         await self._read()
-        return await self._inner.wake_invalid(pipeline, generation, build, now_us)
+        return await self._inner.wake_invalid(generations, build, now_us)
 
     async def wake_resting(self, pipeline: str, signature: bytes, now_us: int, /) -> int:
         await self._read()
