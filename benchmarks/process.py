@@ -33,6 +33,11 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
     return uvloop.Loop
 
 
+def environment() -> dict[str, str]:
+    """For a process whose start is measured: as after an installation, with compiled modules that are kept."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def rss_mb() -> float:
     """Resident memory of this process in megabytes: now on Linux, the most so far elsewhere."""
     try:

@@ -14,7 +14,7 @@ from datetime import timedelta
 from benchmarks.measurement import Measurement
 from benchmarks.pipelines import app_of, trivial
 from benchmarks.places import Place
-from benchmarks.process import ROOT, rss_mb, run
+from benchmarks.process import ROOT, environment, rss_mb, run
 from perdure import Engine
 
 SUBMITTERS = 256
@@ -32,6 +32,7 @@ class Worker:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.waiting", role, url, str(runs)],
             cwd=ROOT,
+            env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,

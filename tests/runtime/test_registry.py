@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from perdure import Failed, StoreUnusable, Succeeded, UnwindInvocation, retired, step
 from perdure.ports.store import Deployment
 from perdure.runtime.registry import topologies
+from perdure.storage.memory import MemoryData, MemoryStore
 from perdure.testing.clock import VirtualSystem
 from tests.runtime.lab import PROMPT, Inv, Line, World, app, line, virtually
 
@@ -48,6 +50,41 @@ async def test_the_same_topology_is_one_generation_whatever_its_code(system: Vir
             assert [deployment.generation for deployment in known] == list(range(1, generation + 1))
             assert known[-1].digest == pipeline.topology.digest
             assert known[-1].actor
+
+
+class Counting(MemoryStore):
+    """Counts what an engine asks about deployments and invalid runs."""
+
+    def __init__(self, data: MemoryData) -> None:
+        super().__init__(data)
+        self.asked: list[str] = []
+
+    async def deployments(self, pipeline: str | None = None, /) -> Sequence[Deployment]:
+        self.asked.append("deployments")
+        return await super().deployments(pipeline)
+
+    async def wake_invalid(self, generations: Mapping[str, int], build: str | None, now_us: int, /) -> int:
+        self.asked.append("wake_invalid")
+        return await super().wake_invalid(generations, build, now_us)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@virtually
+async def test_a_start_reads_the_registry_once_however_many_pipelines_there_are(
+    system: VirtualSystem, shared: bool
+) -> None:
+    """D-4, D-2: what it costs to start does not grow with what is bound, once that is deployed."""
+    data = MemoryData(shared=shared)
+    many = app(*(line(make(f"step/v{number}"), id=f"line-{number}") for number in range(20)))
+    asked: list[str] = []
+    for _ in range(2):
+        store = Counting(data)
+        asked = store.asked
+        async with many.engine(store=store, system=system) as engine:
+            assert {(d.pipeline, d.generation) for d in await engine.deployments()} == {
+                (f"line-{number}", 1) for number in range(20)
+            }
+    assert asked == ["deployments", "wake_invalid", "deployments"]  # the last one is the client's above
 
 
 @virtually

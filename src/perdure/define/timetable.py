@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo
 
-from cronsim import CronSim, CronSimError
-
 from perdure.core.ticks import Timetable
 from perdure.errors import DefinitionError
 
@@ -68,6 +66,8 @@ class Cron:
         self.line = " ".join(fields)
         self.zone = zone
         self.text = f"cron {self.line} {zone.key}"
+        from cronsim import CronSimError  # as below: a start without such a schedule does not wait for it
+
         try:
             comes = next(self._locals(_FIRST), None)
         except (CronSimError, AssertionError) as error:
@@ -97,6 +97,8 @@ class Cron:
 
     def _locals(self, local: datetime, *, backwards: bool = False) -> Iterator[datetime]:
         """Local times of the line after `local`, or before it."""
+        from cronsim import CronSim
+
         if backwards and not local.microsecond:
             local -= _US
         for each in CronSim(self.line, local, reverse=backwards):

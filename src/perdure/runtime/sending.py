@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -69,6 +68,8 @@ def _codecs(p: Projection, pipeline: AnyPipeline | None, name: str) -> Sequence[
     if name in p.message_keys or name in p.messages:
         return (codec_of(object),)
     names = sorted({step.message for step in awaits.values()})
+    import difflib  # nobody else needs it, and a start would wait for it
+
     close = difflib.get_close_matches(name, names, 1)
     hint = f"; did you mean {close[0]!r}?" if close else f"; it awaits {', '.join(map(repr, names)) or 'none'}"
     raise InvalidArgument(f"pipeline {pipeline.id!r} awaits no message {name!r}{hint}")

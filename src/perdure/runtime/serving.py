@@ -1,4 +1,4 @@
-"""What an engine serves from its start on: its pipelines deployed, and runs that were invalid asked again [D-2, D-4]."""
+"""What an engine serves from its start on: its pipelines deployed, and invalid runs asked again [D-2, D-4]."""
 
 from __future__ import annotations
 

@@ -111,8 +111,9 @@ async def has_invalid(session: Session, pipelines: Collection[str]) -> bool:
 async def wake_invalid(session: Session, generations: Mapping[str, int], build: str | None, now_us: int) -> int:
     """Invalid runs judged by another generation or build become due; without a build, by an older generation."""
     judged = (
-        "status = 'invalid' AND worker IS NULL AND EXISTS (SELECT 1 FROM unnest(%(names)s, %(generations)s) g (name, here)"
-        " WHERE name = pipeline AND CASE WHEN %(build)s::text IS NULL THEN generation < here "
+        "status = 'invalid' AND worker IS NULL AND EXISTS ("
+        "SELECT 1 FROM unnest(%(names)s, %(generations)s) g (name, here) WHERE name = pipeline "
+        "AND CASE WHEN %(build)s::text IS NULL THEN generation < here "
         "ELSE generation <> here OR build <> %(build)s::text END)"
     )
     return await session.run(
