@@ -29,6 +29,7 @@ from perdure.runtime.limits import bounds_of
 from perdure.runtime.line import Line
 from perdure.runtime.loading import projected
 from perdure.runtime.membership import DEFAULT_LEASE_S, Membership
+from perdure.runtime.misfits import wake_misfits
 from perdure.runtime.operations import AbandonRun, RunOperation
 from perdure.runtime.refusing import OnBusy
 from perdure.runtime.schedules import Scheduler, tick_key

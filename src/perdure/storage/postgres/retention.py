@@ -92,7 +92,7 @@ async def insert(session: Session, new: NewRun, state: IndexState, ended_us: int
     """See `Store.insert_ended`."""
     if await session.one(_STRAY, (new.run_id,)) is not None:
         return False
-    values = (*new_values(new, slot_held=False), ended_us, *state_values(replace(state, due_us=None)))
+    values = (*new_values(new, slot_held=False), ended_us, *state_values(replace(state, due_us=None)), True, "", "")
     found = await session.one(INSERT_RUN, values)
     if found is None:
         return False
