@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path as FilePath
 
 import pytest
 
 from perdure.ports.listing import WAITS_FOR, ListPlace, RunFilter
 from perdure.storage import open_store
-from perdure.storage.listing import Search, Window, path_of
+from perdure.storage.listing import Looked, Path, Search, Stream, Window, path_of
 from perdure.storage.postgres import listing as postgres_listing
 from perdure.storage.postgres.store import PostgresStore
 from perdure.storage.sqlite import listing as sqlite_listing
@@ -46,7 +47,7 @@ FILTERS = {
 class Plans:
     """A SQLite store of many runs, and the plans of what is asked of it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: FilePath) -> None:
         self.con = sqlite3.connect(path)
         for statement in SCHEMA:
             self.con.execute(statement)
@@ -129,17 +130,31 @@ def test_sqlite_steps_of_a_page_do_not_grow_with_history(plans: Plans) -> None:
 
 def test_a_search_ends_whatever_was_found() -> None:
     """R-7: rows that do not fit widen the window, and after some thousands the page ends, with a place to go on at."""
-    search = Search(None, 20)
-    sizes: list[int] = []
-    at_us = 10**9
-    while search.window is not None:
-        sizes.append(search.window.size)
-        rows = [(at_us - i, at_us - i, False) for i in range(search.window.size)]
-        at_us -= search.window.size
-        search.take(rows)
-    assert sizes == [21, 105, 525, 2625, 5000]
-    assert search.numbers == []
-    assert search.next == ListPlace(at_us + 1, at_us + 1)
+    told = RunFilter(pipeline="p3")
+    for path, expected in (
+        (Path((Stream("x"),)), [21, 105, 525, 2625, 5000]),
+        (Path((Stream("x"),), told=told), [1000, 5000]),  # the index tells
+    ):
+        search = Search(path, None, 20)
+        sizes: list[int] = []
+        at_us = 10**9
+        while search.window is not None:
+            sizes.append(search.window.size)
+            at_us -= search.window.size
+            search.take(Looked(search.window.size, ListPlace(at_us, at_us), []))
+        assert sizes == expected
+        assert search.numbers == []
+        assert search.next == ListPlace(at_us, at_us)
+
+
+def test_a_page_ends_with_its_last_run_though_more_were_found() -> None:
+    """R-7: the next page begins behind what is shown, not behind what was looked at."""
+    search = Search(Path((Stream("x"),)), None, 2)
+    search.take(Looked(3, ListPlace(7, 7), [ListPlace(9, 9)]))
+    assert search.window == Window(ListPlace(7, 7), 15)
+    search.take(Looked(15, ListPlace(1, 1), [ListPlace(6, 6), ListPlace(5, 5), ListPlace(4, 4)]))
+    assert search.numbers == [9, 6]
+    assert search.next == ListPlace(6, 6)
 
 
 async def test_postgres_finds_a_page_by_an_index(postgres: PostgresServer) -> None:
@@ -150,15 +165,20 @@ async def test_postgres_finds_a_page_by_an_index(postgres: PostgresServer) -> No
     await store.open(owner=None)
     await store.close()
     postgres.sql(_fill("listing"))
-    postgres.sql("ANALYZE listing.run; ANALYZE listing.annotation")
+    postgres.sql("VACUUM ANALYZE listing.run")
+    postgres.sql("ANALYZE listing.annotation")
     for name, where in FILTERS.items():
         asked: list[tuple[str, tuple[str | int, ...]]] = []
         path = path_of(where, postgres_listing.DIALECT)
         for after in (None, ListPlace(1_050, 1_051)):
-            asked.append(postgres_listing.window_query(where, path, Window(after, 21), False))
+            asked.append(postgres_listing.window_query(where, path, Window(after, 21), False, 21))
         asked += [(text, values) for text, values, _ in postgres_listing.count_queries(where, path, 100)]
         plans = postgres.sql("".join(f"EXPLAIN {_inlined(text, values)};" for text, values in asked))
         assert "Seq Scan" not in plans, f"{name}\n{plans}"
+        if name == "ended, of a pipeline":  # no row is looked up of which the index tells that it does not fit
+            assert "Index Only Scan Backward using run_ended" in plans, plans
+            assert re.search(r"One-Time Filter: w\w*\.told_", plans), plans
+            assert plans.count("run_pkey") == 2, plans  # for the two pages, none for the count
 
 
 def _inlined(text: str, values: tuple[str | int, ...]) -> str:

@@ -131,9 +131,13 @@ class Lister:
         """
         return await self.count(filter_of(**filters), exact=exact)
 
-    async def count(self, where: RunFilter, *, exact: bool) -> Counts:
-        """As `counts`, of a filter that was checked."""
-        return _counts(await self._store.count_runs(where, cap=None if exact else CAP))
+    async def count(self, where: RunFilter, *, exact: bool, cap: int = CAP) -> Counts:
+        """As `counts`, of a filter that was checked.
+
+        Args:
+            cap: where counting stops instead.
+        """
+        return _counts(await self._store.count_runs(where, cap=None if exact else cap))
 
 
 def _counts(found: RunCounts) -> Counts:

@@ -2,7 +2,8 @@
 
 A path is one or more streams, each a range of an index that has the list's order; a page merges their heads, as many
 rows of each as it may need. What the path does not decide is looked up for the rows of such a window; where few of them
-fit, the window widens, and ends at `LOOKED_AT` rows whatever was found.
+fit, the window widens, and ends at `LOOKED_AT` rows whatever was found. What the index of a path tells besides costs no
+look at the row: then windows are wide from the beginning.
 
 In SQL texts `?` stands for a value, `@` before the name of a table of ours.
 """
@@ -27,6 +28,8 @@ from perdure.ports.listing import (
 
 LOOKED_AT = 5_000
 """Rows that are looked at for one page, at most about."""
+TOLD = 1_000
+"""Rows in the first window where an index tells whether they fit."""
 WIDER = 5
 
 SqlValues: TypeAlias = "tuple[str | int, ...]"
@@ -74,6 +77,7 @@ class Dialect(msgspec.Struct, frozen=True):
             that hold their slot, which the index of slots has.
         in_slots: the rest of those.
         itself: the run is its own resource.
+        end_tells: the index by end has pipeline, tenant and status, too.
     """
 
     resource: str
@@ -81,6 +85,7 @@ class Dialect(msgspec.Struct, frozen=True):
     in_index: str
     in_slots: str
     itself: str
+    end_tells: bool
 
 
 class Stream(msgspec.Struct, frozen=True):
@@ -91,16 +96,23 @@ class Stream(msgspec.Struct, frozen=True):
 
 
 class Groups(msgspec.Struct, frozen=True):
-    """A stream for each combination that is there of columns which follow `fixed` in the index.
+    """A stream for each combination of columns which follow `fixed` in the index.
 
     Attributes:
-        only: values of the last column that are wanted; () for any.
+        walked: columns of which all values are wanted that are there; found by steps into their index.
+        listed: a column of which some values are wanted, `only` those, whether they are there or not; empty for none.
     """
 
     fixed: str
     values: SqlValues
-    columns: tuple[str, ...]
+    walked: tuple[str, ...]
+    listed: str = ""
     only: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All whose values tell a stream from the others."""
+        return (*self.walked, self.listed) if self.listed else self.walked
 
 
 class Path(msgspec.Struct, frozen=True):
@@ -110,6 +122,7 @@ class Path(msgspec.Struct, frozen=True):
         table: where the streams are ranges of an index.
         at, number: its columns of the list's order.
         decided: a row of a group fits, whatever else stands in it.
+        told: a part of the filter that can be seen in the index.
     """
 
     streams: tuple[Stream, ...]
@@ -118,6 +131,7 @@ class Path(msgspec.Struct, frozen=True):
     at: str = "submitted_us"
     number: str = "n"
     decided: bool = False
+    told: RunFilter = RunFilter()
 
 
 class Condition:
@@ -190,7 +204,8 @@ def bounds(where: RunFilter, path: Path, after: ListPlace | None, oldest_first: 
 def path_of(where: RunFilter, d: Dialect) -> Path:
     """The index for a filter: the one that leaves least, as far as one can know without looking."""
     if where.by_end:
-        return Path((Stream("ended_us IS NOT NULL"),), at="ended_us")
+        told = RunFilter(pipeline=where.pipeline, tenant=where.tenant, statuses=where.statuses)
+        return Path((Stream("ended_us IS NOT NULL"),), at="ended_us", told=told if d.end_tells else RunFilter())
     if where.resource is not None:
         return Path(
             (
@@ -204,21 +219,24 @@ def path_of(where: RunFilter, d: Dialect) -> Path:
     if where.worker is not None:
         return Path((_owned(where, d),))
     if where.step is not None:
-        kinds: tuple[str, ...] = where.waiting or ("", *WAITS_FOR)
-        streams = [Stream(f"waits_for = ? AND step = ? AND {STANDS}", (kind, where.step)) for kind in kinds]
-        return Path((*streams, _owned(where, d)))
+        kinds: tuple[str, ...] = tuple(dict.fromkeys(where.waiting)) or ("", *WAITS_FOR)
+        return Path((_owned(where, d),), (Groups(f"step = ? AND {STANDS}", (where.step,), (), "waits_for", kinds),))
     if where.waiting and "time" not in where.waiting:
-        return Path((), tuple(Groups(f"waits_for = ? AND {STANDS}", (kind,), ("step",)) for kind in where.waiting))
+        kinds = tuple(dict.fromkeys(where.waiting))
+        return Path((), tuple(Groups(f"waits_for = ? AND {STANDS}", (kind,), ("step",)) for kind in kinds))
     groups = Condition()
     groups.add(LISTED)
     if where.tenant not in (None, "default"):
         groups.add("tenant <> 'default'")
         groups.add("tenant = ?", where.tenant or "")
-    columns: tuple[str, ...] = ("pipeline", "status")
+    walked: tuple[str, ...] = ("pipeline",)
     if where.pipeline is not None:  # and no comparison of its column: that would be a walk through all that are equal
         groups.add("pipeline = ?", where.pipeline)
-        columns = ("status",)
-    found = Groups(groups.sql, groups.values, columns, where.statuses)
+        walked = ()
+    if where.statuses:
+        found = Groups(groups.sql, groups.values, walked, "status", tuple(dict.fromkeys(where.statuses)))
+    else:
+        found = Groups(groups.sql, groups.values, (*walked, "status"))
     return Path((_owned(where, d),), (found,), decided=where.tenant != "default" and not where.waiting)
 
 
@@ -229,13 +247,24 @@ def _owned(where: RunFilter, d: Dialect) -> Stream:
 
 
 class Window(msgspec.Struct, frozen=True):
-    """A question for the store: so many rows along the path, from a place on, as (time, number, whether it fits)."""
+    """A question for the store: so many rows along the path, from a place on."""
 
     after: ListPlace | None
     size: int
 
 
-Looked: TypeAlias = "Sequence[tuple[int, int, bool]]"
+class Looked(msgspec.Struct, frozen=True):
+    """What was in a window.
+
+    Attributes:
+        rows: how many there were.
+        last: the last of them.
+        fitting: those that fit, in order; after as many as a page needs, and one, some may be missing.
+    """
+
+    rows: int
+    last: ListPlace | None
+    fitting: Sequence[ListPlace]
 
 
 class Search:
@@ -247,32 +276,30 @@ class Search:
         next: where the next page begins.
     """
 
-    def __init__(self, after: ListPlace | None, limit: int) -> None:
-        self.window: Window | None = Window(after, limit + 1)
+    def __init__(self, path: Path, after: ListPlace | None, limit: int) -> None:
+        told = path.told != RunFilter()
+        self.window: Window | None = Window(after, max(limit + 1, TOLD if told else 0))
         self.numbers: list[int] = []
         self.next: ListPlace | None = None
         self._limit = limit
         self._found: list[ListPlace] = []
         self._looked = 0
 
-    def take(self, rows: Looked) -> None:
+    def take(self, found: Looked) -> None:
         """What the store found in the window."""
         window = self.window
         if window is None:
             return
-        self._looked += len(rows)
-        self._found += [ListPlace(at_us, n) for at_us, n, fits in rows if fits]
-        ended = len(rows) < window.size
+        self._looked += found.rows
+        self._found += found.fitting
         if len(self._found) > self._limit:
             self._end(self._found[self._limit - 1])
-        elif ended:
+        elif found.rows < window.size:
             self._end(None)
+        elif self._looked >= LOOKED_AT:
+            self._end(found.last)
         else:
-            place = ListPlace(rows[-1][0], rows[-1][1])
-            if self._looked >= LOOKED_AT:
-                self._end(place)
-            else:
-                self.window = Window(place, min(window.size * WIDER, LOOKED_AT))
+            self.window = Window(found.last, min(window.size * WIDER, LOOKED_AT))
 
     def _end(self, next: ListPlace | None) -> None:
         self.window, self.next = None, next

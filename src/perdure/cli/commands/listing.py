@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 WATCH_EVERY_S = 1.0
 USUAL = 20
+FEW = 1_000
+"""So many runs of one pipeline and status are counted for the line below a page: that costs less than the page."""
 
 
 def list_runs(
@@ -61,7 +63,7 @@ def list_runs(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=999, help="Runs a page.")] = USUAL,
     count: Annotated[bool, typer.Option("--count", help="Only how many there are, by pipeline and status.")] = False,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Count on beyond 10,000 of one pipeline and status, which may take long.")
+        bool, typer.Option("--exact", help="Count all there are, however many, which may take long.")
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing the first page until Ctrl-C.")] = False,
     app: AppOption = None,
@@ -163,7 +165,7 @@ class _Look:
     async def _fetch(self, client: Client) -> tuple[Page, Counts, list[PipelineHold]]:
         where = self.where
         page = await client.page(where, oldest_first=self._oldest, after=self._after, limit=self._limit)
-        counts = await client.count(where, exact=self._exact)
+        counts = await client.count(where, exact=self._exact, cap=FEW)
         holds = [hold for hold in await client.pipeline_holds() if where.pipeline in (None, hold.pipeline)]
         return page, counts, holds
 

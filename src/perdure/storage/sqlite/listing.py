@@ -32,6 +32,7 @@ DIALECT = Dialect(
     in_index=IN_INDEX,
     in_slots="slot_held = 1 AND ended_us IS NULL AND resource IS NULL",
     itself=f"{NAMED} IS NULL",
+    end_tells=False,
 )
 
 
@@ -44,7 +45,7 @@ def list_runs(
 ) -> RunPage:
     """See the port."""
     path = path_of(where, DIALECT)
-    search = Search(after, limit)
+    search = Search(path, after, limit)
     while search.window is not None:
         search.take(_window(con, where, path, search.window, oldest_first))
     numbers = search.numbers
@@ -73,7 +74,8 @@ def _window(con: sqlite3.Connection, where: RunFilter, path: Path, window: Windo
     fitting = _sql(f"SELECT n FROM run r WHERE n IN (SELECT value FROM json_each(?)) AND {wanted.sql}")
     numbers = msgspec.json.encode([n for _, n in found]).decode()
     fit = {row[0] for row in con.execute(fitting, (numbers, *wanted.values))}
-    return [(at_us, n, n in fit) for at_us, n in found]
+    places = [ListPlace(at_us, n) for at_us, n in found]
+    return Looked(len(found), places[-1] if places else None, [place for place in places if place.locator in fit])
 
 
 def _streams(
@@ -89,17 +91,25 @@ def _streams(
     for groups in path.groups:
         equal = " AND ".join(f"{name} = ?" for name in groups.columns)
         for values in _combinations(con, groups):
-            if not groups.only or values[-1] in groups.only:
-                key = (pipeline or values[0], values[-1]) if groups.columns[-1] == "status" else None
-                yield Stream(f"{groups.fixed} AND {equal}", (*groups.values, *values)), key
+            key = (pipeline or values[0], values[-1]) if groups.columns[-1] == "status" else None
+            yield Stream(f"{groups.fixed} AND {equal}", (*groups.values, *values)), key
 
 
 def _combinations(con: sqlite3.Connection, groups: Groups) -> Iterator[tuple[str, ...]]:
-    """Each combination of the columns, found by one step into their index.
+    """Each combination of the columns."""
+    for walked in _walked(con, groups) if groups.walked else [()]:
+        if groups.listed:
+            yield from ((*walked, value) for value in groups.only)
+        else:
+            yield walked
+
+
+def _walked(con: sqlite3.Connection, groups: Groups) -> Iterator[tuple[str, ...]]:
+    """Each combination that is there, found by one step into the index.
 
     A comparison of whole rows would walk through all that are equal: so the last column moves on, then the one before.
     """
-    columns = groups.columns
+    columns = groups.walked
     names = ", ".join(columns)
     ask = _sql(f"SELECT {names} FROM @run WHERE {groups.fixed}{{}} ORDER BY {names} LIMIT 1")
     steps = [
