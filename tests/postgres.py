@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TypedDict
@@ -46,9 +46,12 @@ class PostgresServer:
     Args:
         fsync: whether a commit survives a crash of the machine; tests of logic need not wait for that.
         settings: of the server, instead of those of tests.
+        initdb: further options of the program that makes the cluster.
     """
 
-    def __init__(self, *, fsync: bool = False, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, *, fsync: bool = False, settings: Mapping[str, str] | None = None, initdb: Sequence[str] = ()
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="perdure-pg-", dir="/tmp"))  # a socket's path is short
         self.data = self.folder / "data"
         self._bin = Path(os.environ.get("PERDURE_TEST_POSTGRES_BIN") or _wheel() / "pginstall" / "bin")
@@ -61,6 +64,7 @@ class PostgresServer:
             "max_wal_size": "256MB",
             **(settings or {}),
         }
+        self._initdb = initdb
         self._numbers = itertools.count(1)
         if os.getuid() == 0:
             os.chown(self.folder, NOBODY, NOBODY)
@@ -68,7 +72,8 @@ class PostgresServer:
     def start(self) -> None:
         """Make a cluster where there is none, and start it; returns when it answers."""
         if not self.data.exists():
-            self._run("initdb", "-D", str(self.data), "-U", "perdure", "--auth=trust", "-E", "UTF8", "--locale=C", "-N")
+            usual = ("-D", str(self.data), "-U", "perdure", "--auth=trust", "-E", "UTF8", "--locale=C", "-N")
+            self._run("initdb", *usual, *self._initdb)
             (self.data / "pg_hba.conf").write_text(_HBA)
         options = " ".join(f"-c {name}='{value}'" for name, value in self._settings.items())
         self._run(
@@ -78,6 +83,11 @@ class PostgresServer:
     def stop(self, mode: str = "immediate") -> None:
         """Stop it; `immediate` is as good as a kill."""
         self._run("pg_ctl", "-D", str(self.data), "-w", "-t", "60", "-m", mode, "stop")
+
+    @property
+    def running(self) -> bool:
+        """Whether its first process is there; one that gave up takes its lock away."""
+        return (self.data / "postmaster.pid").exists()
 
     def kill(self) -> None:
         """Kill its first process, as the system does when memory is short; the others end by themselves."""
@@ -105,7 +115,7 @@ class PostgresServer:
 
     def remove(self) -> None:
         """Stop it, and remove all it had."""
-        if (self.data / "postmaster.pid").exists():
+        if self.running:
             self.stop()
         shutil.rmtree(self.folder)
 

@@ -362,7 +362,7 @@ def explained(error: BaseException, place: Place) -> str:
     if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
         return f"{place.shown} has become read-only: a replica, or a setting"
     if isinstance(error, psycopg.errors.DiskFull):
-        return f"the disk of {place.shown} is full; free some space, nothing is lost"
+        return f"the disk of {place.shown} is full: {_plain(error)}; free some space, nothing is lost"
     if isinstance(error, psycopg.errors.QueryCanceled):
         return f"{place.shown}: {_plain(error)}; is statement_timeout set for this role, or did somebody cancel it?"
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
