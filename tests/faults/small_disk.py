@@ -6,7 +6,7 @@ import errno
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -45,7 +45,7 @@ class SmallDisk:
 
 
 @contextmanager
-def small_disk(megabytes: int) -> Iterator[SmallDisk]:
+def small_disk(megabytes: int) -> Generator[SmallDisk]:
     """Mount one, for the server's user; skips the test where that is not permitted."""
     folder = Path(tempfile.mkdtemp(prefix="perdure-disk-", dir="/tmp"))
     owner = NOBODY if os.getuid() == 0 else os.getuid()

@@ -11,16 +11,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from perdure import Invocation, NotFound, Succeeded, step
+from perdure import Invocation, NotFound, StoreUnavailable, Succeeded, step
 from perdure.ports.store import Conflict, Gone, IndexState, Trouble
 from perdure.storage import open_store
-from perdure.testing.conformance.lab import Draft, claimed, expect_journal, loaded, put, submitted
+from perdure.testing.conformance.lab import T0, Draft, claimed, expect_journal, loaded, put, submitted
 from tests.postgres import PostgresServer
 from tests.runtime.book import DEADLINE_S, Book, reached
 from tests.runtime.lab import app, line
+from tests.storage.test_postgres_faults import proxied
 
 Inv = Invocation[str, object]
 LEASE_S = 3.0
+LATER = T0 + 1_000_000
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +72,36 @@ async def test_restarts_and_kills_in_the_middle_of_many_runs(server: PostgresSer
         assert (await engine.verify()).findings == ()
 
 
+async def test_backends_that_are_ended_under_an_engine(server: PostgresServer) -> None:
+    """A storm: every connection is ended again and again, listeners and heartbeats, too. Each step is done once, no
+    worker is taken for dead, and nothing of the engine has to be started again [R-2, R-3, R-8]."""
+    book = Book(room=6)
+
+    @step("pay/v1")
+    async def pay(inv: Inv) -> None:
+        await book.write(inv.run_id, "pay")
+
+    @step("ship/v1")
+    async def ship(inv: Inv) -> None:
+        await book.write(inv.run_id, "ship")
+
+    pipeline = line(pay, ship)
+    async with app(pipeline).engine(store=server.url(), lease=LEASE_S) as engine:
+        worker = engine.worker
+        runs = [await engine.submit(pipeline, str(n)) for n in range(24)]
+        for _ in range(8):
+            await book.full()
+            server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'perdure'")
+            book.open(6)
+            runs.append(await asyncio.wait_for(engine.submit(pipeline, "late"), DEADLINE_S))
+        book.open(1000)
+        for run in runs:
+            assert isinstance(await run.result(timeout=DEADLINE_S), Succeeded)
+        assert book.done == Counter({(run.id, name): 1 for run in runs for name in ("pay", "ship")})
+        assert engine.worker == worker
+        assert (await engine.verify()).findings == ()
+
+
 async def test_a_server_that_lost_its_last_commits_is_never_appended_above_them(server: PostgresServer) -> None:
     """Its data are those of before, as after a failover: what hangs on a lost row is refused, also where the number of
     a lost run was given to another one [J-2, J-3]."""
@@ -103,6 +135,31 @@ async def test_a_server_that_lost_its_last_commits_is_never_appended_above_them(
     await put(store, kept, kept.next(token=1))
     await expect_journal(store, kept)
     await store.close()
+
+
+async def test_a_pick_of_which_neither_side_knows(server: PostgresServer) -> None:
+    """Its answer was lost, and the server came back without it, and without many a transaction: the runs are due, and
+    who looks for them does not ask for ever what became of it [R-1, R-16, J-2]."""
+    async with proxied(server) as proxy:
+        store = open_store(proxy.url(server.url()))
+        await store.open(owner="w1")
+        for n in range(3):
+            await submitted(store, f"run-{n}")
+        await asyncio.to_thread(server.stop, "fast")
+        server.keep()
+        await asyncio.to_thread(server.start)
+        for _ in range(3):
+            server.sql("SELECT pg_current_xact_id()")
+        proxy.lose, proxy.shuts = b"COMMIT\0", True
+        with pytest.raises(StoreUnavailable):
+            await store.pick("w1", LATER, 3, 0, {"payout": 1})
+        assert proxy.lost == 1
+        await asyncio.to_thread(server.stop)
+        server.lose()
+        await asyncio.to_thread(server.start)
+        proxy.shut = False
+        assert sorted(await store.pick("w1", LATER, 3, 0, {"payout": 1})) == ["run-0", "run-1", "run-2"]
+        await store.close()
 
 
 async def test_runs_whose_last_steps_were_lost_go_on_from_what_is_left(server: PostgresServer) -> None:

@@ -27,12 +27,13 @@ class Proxy:
     Attributes:
         lose: what is sent with these bytes in it is carried to the server, and the answer lost with the connection.
         shut: nobody is let in.
+        shuts: nobody is let in after a loss.
     """
 
     def __init__(self, server: PostgresServer) -> None:
         self.folder = Path(mkdtemp(prefix="perdure-px-", dir="/tmp"))
         self.lose: bytes | None = None
-        self.shut = False
+        self.shut = self.shuts = False
         self.lost = 0
         self._target = server.folder / SOCKET
         self._writers: set[asyncio.StreamWriter] = set()
@@ -63,6 +64,9 @@ class Proxy:
                     await asyncio.wait({answers})  # it reads no more
                     server_writer.write(data)
                     await server_reader.read(1)  # it has been done
+                    if self.shuts:
+                        self.shut = True
+                        self.cut()
                     break
                 server_writer.write(data)
         answers.cancel()

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from perdure.errors import StoreUnusable
+from perdure.errors import StoreUnavailable, StoreUnusable
 from perdure.ports.store import Committed, Fenced, IndexState, Store
 from perdure.storage import open_store
 from perdure.storage.postgres import Place
@@ -65,21 +65,59 @@ async def told(troubles: Troubles, words: str) -> None:
     assert not any(trouble.fatal for trouble in troubles.seen)
 
 
-async def test_a_statement_timeout_is_named_and_outlasted(postgres: PostgresServer) -> None:
-    role(postgres, "hurried")
-    async with opened(postgres.url(schema="hurried", user="hurried")) as store:
+@pytest.mark.parametrize("name", ["statement_timeout", "transaction_timeout"])
+async def test_a_time_out_of_the_role_is_named_and_outlasted(postgres: PostgresServer, name: str) -> None:
+    if name == "transaction_timeout" and int(postgres.sql("SHOW server_version_num")) < 170000:
+        pytest.skip("PostgreSQL has transaction_timeout since 17")
+    role(postgres, name)
+    async with opened(postgres.url(schema=name, user=name)) as store:
         draft = await claimed(store, "run-1")
         postgres.sql(
-            "CREATE FUNCTION hurried.slow() RETURNS trigger LANGUAGE plpgsql AS "
+            f"CREATE FUNCTION {name}.slow() RETURNS trigger LANGUAGE plpgsql AS "
             "$$ BEGIN PERFORM pg_sleep(60); RETURN NEW; END $$;"
-            "CREATE TRIGGER slow BEFORE INSERT ON hurried.journal FOR EACH ROW EXECUTE FUNCTION hurried.slow()"
+            f"CREATE TRIGGER slow BEFORE INSERT ON {name}.journal FOR EACH ROW EXECUTE FUNCTION {name}.slow()"
         )
-        change(postgres, "hurried", "SET statement_timeout = '250ms'")
+        change(postgres, name, f"SET {name} = '250ms'")
         troubles = Troubles(store)
         append = draft.next(token=1)
         answer = store.append(append)
-        await told(troubles, "is statement_timeout set for this role")
-        postgres.sql("DROP TRIGGER slow ON hurried.journal")
+        await told(troubles, f"is {name} set for this role")
+        postgres.sql(f"DROP TRIGGER slow ON {name}.journal")
+        draft.accept(append, await soon(answer))
+        await expect_journal(store, draft)
+
+
+async def test_connections_that_have_nothing_to_do_stay(postgres: PostgresServer) -> None:
+    """Whatever the role's own setting: nobody would hear of others' commits, and every write would begin in vain."""
+    role(postgres, "hasty", "SET idle_session_timeout = '1ms'")
+    async with opened(postgres.url(user="hasty")) as store:
+        troubles = Troubles(store)
+        draft = await claimed(store, "run-1")
+        before = postgres.sql("SELECT pid FROM pg_stat_activity WHERE usename = 'hasty' ORDER BY pid")
+        postgres.sql("SELECT pg_sleep(0.1)")
+        await soon(put(store, draft, draft.next(token=1)))
+        assert before == postgres.sql("SELECT pid FROM pg_stat_activity WHERE usename = 'hasty' ORDER BY pid")
+        assert not troubles.seen
+
+
+async def test_a_server_that_lets_nobody_in_is_waited_for(postgres: PostgresServer) -> None:
+    """All connections that the role may have are others' by now; what waits is written when there is room again."""
+    async with opened(postgres.url(schema="outnumbered")) as store:
+        await claimed(store, "run-0")
+    postgres.sql(
+        "CREATE ROLE outnumbered LOGIN; GRANT USAGE ON SCHEMA outnumbered TO outnumbered; "
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA outnumbered TO outnumbered"
+    )
+    async with opened(postgres.url(schema="outnumbered", user="outnumbered")) as store:
+        draft = await claimed(store, "run-1")
+        troubles = Troubles(store)
+        change(postgres, "outnumbered", "CONNECTION LIMIT 0")
+        append = draft.next(token=1)
+        answer = store.append(append)
+        await told(troubles, "admits no more connections")
+        with pytest.raises(StoreUnavailable, match="admits no more connections"):
+            await soon(store.load("run-1"))
+        postgres.sql("ALTER ROLE outnumbered CONNECTION LIMIT -1")
         draft.accept(append, await soon(answer))
         await expect_journal(store, draft)
 

@@ -12,6 +12,7 @@ from functools import partial
 
 import msgspec
 
+from perdure.errors import InvalidArgument
 from perdure.ports.store import Serving, Tenancy
 from perdure.storage.postgres import turns
 from perdure.storage.postgres.readers import Readers
@@ -120,7 +121,10 @@ class Picker:
         """Find out what became of picks whose answer was lost."""
         while self._unsure:
             pick = self._unsure[0]
-            status = await readers.read(partial(_status, pick.transaction))
+            try:
+                status = await readers.read(partial(_status, pick.transaction))
+            except InvalidArgument:  # a number that this server has not given yet: it came back without that pick
+                status = "aborted"
             if status == "in progress":
                 await asyncio.sleep(LOOK_AGAIN_S)
                 continue

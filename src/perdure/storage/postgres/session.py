@@ -50,16 +50,19 @@ _LIVELINESS = {
 _ALIVE = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
 _OURS = (
     "-c plan_cache_mode=force_generic_plan -c jit=off -c enable_seqscan=off "
-    "-c search_path=pg_catalog -c idle_in_transaction_session_timeout=10s"
+    "-c search_path=pg_catalog -c idle_in_transaction_session_timeout=10s -c idle_session_timeout=0"
 )
-"""Of a role's own settings these are not taken: its search path could put other functions before the server's, and a
-process that is paused in a transaction must not hold others up for longer than this."""
+"""Of a role's own settings these are not taken: its search path could put other functions before the server's, a
+process that is paused in a transaction must not hold others up for longer than this, and one that has nothing to write
+is not gone."""
 
 _AGAIN = frozenset({"40001", "40P01", "23505"})
 """Serialization failure, deadlock, and a unique key that two groups took at once: the same again meets neither."""
 _FATAL = frozenset({"42P01", "3F000", "42703", "42883", "42501"})
 """Tables, columns or functions that are gone, or rights to them."""
 _DATA = ("22", "23", "54")
+_TRANSACTION_TIMEOUT = "25P04"
+"""Since PostgreSQL 17, and with a name of its own only in newer drivers."""
 
 
 def error_kind(error: BaseException) -> ErrorKind:
@@ -365,6 +368,8 @@ def explained(error: BaseException, place: Place) -> str:
         return f"the disk of {place.shown} is full: {_plain(error)}; free some space, nothing is lost"
     if isinstance(error, psycopg.errors.QueryCanceled):
         return f"{place.shown}: {_plain(error)}; is statement_timeout set for this role, or did somebody cancel it?"
+    if isinstance(error, psycopg.Error) and error.sqlstate == _TRANSACTION_TIMEOUT:
+        return f"{place.shown}: {_plain(error)}; is transaction_timeout set for this role?"
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         needed = "USAGE on the schema and SELECT, INSERT, UPDATE and DELETE on its tables"
         return f"{place.shown}: {_plain(error)}; this user needs {needed}"
