@@ -183,12 +183,11 @@ async def _lock(session: Session, place: Place, entries: Sequence[Entry]) -> Non
             if state is not None and state.status in TERMINAL:
                 ending.append(entry.locator)
     if targets:  # two that are to wait for each other would not see each other
-        await session.run("SELECT pg_advisory_xact_lock(%s)", (place.key("awaits"),))
+        await session.run("SELECT @queue_for(NULL, ARRAY[%s])", (place.key("awaits"),))
     if touched or targets:
         values = {"touched": Int8s(touched), "targets": Texts(sorted(set(targets))), "ending": Int8s(ending)}
         await session.run(LOCK, values)
-    if any(limits.is_limited(entry, state_of(entry)) for entry in entries):
-        await limits.lock(session, place)
+    await limits.lock(session, place, entries)
     await mutexes.lock(session, (entry.new for entry in entries if type(entry) is Append))
 
 

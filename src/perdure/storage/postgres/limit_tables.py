@@ -8,6 +8,9 @@ listens. Rates go by the server's clock, whatever the workers' say.
 
 from __future__ import annotations
 
+QUEUE_MS = 1000
+"""How long a group waits for the groups of others that want the same lock of ours."""
+
 TABLES = (
     """
     CREATE TABLE @bound (
@@ -53,6 +56,36 @@ def _function(head: str, body: str, declare: str = "") -> str:
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
 FUNCTIONS = (
+    # Locks of ours, in this order; the first, if any, together with others. Whoever has them has them for one group,
+    # which is no reason to take another group apart: that waits for longer than for what a stranger has. What goes
+    # alone does not.
+    _function(
+        "queue_for(together bigint, numbers bigint[]) RETURNS void",
+        f"""
+        IF usual::interval BETWEEN interval '20ms' AND interval '{QUEUE_MS}ms' THEN
+            PERFORM set_config('lock_timeout', '{QUEUE_MS}ms', true);
+        END IF;
+        PERFORM pg_advisory_xact_lock_shared(together);
+        FOREACH number IN ARRAY numbers LOOP
+            PERFORM pg_advisory_xact_lock(number);
+        END LOOP;
+        PERFORM set_config('lock_timeout', usual, true);
+        """,
+        "DECLARE number bigint; usual text := current_setting('lock_timeout');",
+    ),
+    # The locks of places, in one order whoever wants them: those named, and those that runs have or wait for, whose
+    # rows the caller has locked. Whoever has the lock of all limits to itself keeps everybody from them.
+    _function(
+        "lock_places(all_limits bigint, runs bigint[], l text[], k text[]) RETURNS void",
+        """
+        PERFORM @queue_for(all_limits, ARRAY(
+            SELECT DISTINCT hashtextextended(p.l || E'\\x01' || p.k, all_limits) FROM (
+                SELECT * FROM unnest(l, k) w (l, k)
+                UNION ALL SELECT limit_id, key FROM @permit WHERE run = ANY (runs)
+                UNION ALL SELECT limit_id, key FROM @queue WHERE run = ANY (runs)
+            ) p ORDER BY 1));
+        """,
+    ),
     # One free place for whoever may start and has waited longest; whoever somebody is writing about is not waited for.
     _function(
         "grant_place(l text, k text) RETURNS boolean",

@@ -1,7 +1,8 @@
 """Places under limits: taken with the appends that need them, passed on where one is freed [R-11, R-16].
 
-A transaction that takes places, or gives back any that it knows of, has the lock of all limits: so whoever is refused
-stands in line before the place it wants can be freed.
+A transaction that takes places, or stands in line for one, has the locks of those, and of what its runs have: whoever
+takes the same waits for it, and nobody else does. Whoever frees a place has at least its row in `bound`, and so has
+whoever stands in line for it: one of both sees the other. Sweeps have the lock of all limits to themselves.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from perdure.core.permits import Permit
 from perdure.ports.limits import LimitUse
 from perdure.ports.store import Append, AppendResult, IndexState, LimitReached
 from perdure.storage.postgres import entrances
+from perdure.storage.postgres.entries import Entry, state_of
 from perdure.storage.postgres.packed import Byteas, Int8s, Packed, Texts
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.session import Statements
@@ -26,8 +28,23 @@ def needed(state: IndexState | None) -> tuple[Permit, ...]:
     return state.permits if state is not None and state.status == "ready" and not state.worker else ()
 
 
-async def lock(session: Statements, place: Place) -> None:
-    """Keep others from taking or giving back places until the transaction ends."""
+async def lock(session: Statements, place: Place, entries: Sequence[Entry]) -> None:
+    """Keep others from taking the places that entries need until the transaction ends. Their runs' rows are locked."""
+    limited = [entry for entry in entries if is_limited(entry, state_of(entry))]
+    if not limited:
+        return
+    permits = [
+        permit
+        for entry in limited
+        for permit in chain((entry.permits if isinstance(entry, Append) else None) or (), needed(state_of(entry)))
+    ]
+    runs = Int8s(entry.locator for entry in limited)
+    limits, keys, *_ = _columns(permits)
+    await session.run("SELECT @lock_places(%s, %s, %s, %s)", (place.key("limits"), runs, limits, keys))
+
+
+async def _lock_all(session: Statements, place: Place) -> None:
+    """Keep everybody from taking places, or standing in line for any, until the transaction ends."""
     await session.run("SELECT pg_advisory_xact_lock(%s)", (place.key("limits"),))
 
 
@@ -115,7 +132,7 @@ async def enter(session: Statements, locator: int, permits: Sequence[Permit], st
 
 async def give_back(session: Statements, place: Place, pipeline: str) -> None:
     """A pipeline is held: what its runs were given that have not started yet goes to others."""
-    await lock(session, place)
+    await _lock_all(session, place)
     await session.run(
         "DELETE FROM @permit p USING @run r WHERE r.n = p.run AND r.pipeline = %s AND r.limited AND r.worker IS NULL "
         "AND (p.kind = 'concurrency' OR (p.kind = 'in_flight' AND r.token = 0))",
@@ -125,14 +142,14 @@ async def give_back(session: Statements, place: Place, pipeline: str) -> None:
 
 async def resize(session: Statements, place: Place, bounds: Mapping[str, int]) -> None:
     """See the port."""
-    await lock(session, place)
+    await _lock_all(session, place)
     sizes = Texts(bounds), Int8s(bounds.values())
     await session.run("UPDATE @bound SET size = w.size FROM unnest(%s, %s) w (id, size) WHERE limit_id = w.id", sizes)
 
 
 async def mend(session: Statements, place: Place, now_us: int) -> int:
     """See `Store.grant_permits`."""
-    await lock(session, place)
+    await _lock_all(session, place)
     await entrances.mend(session)
     for table in ("queue", "permit"):
         await session.run(
