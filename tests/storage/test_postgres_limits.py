@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import psycopg
+from psycopg import sql
 
 from perdure.core.permits import Permit
 from perdure.ports.store import AppendResult, Committed, IndexState, Store
@@ -38,22 +39,23 @@ class Somebody:
         """Takes places, or stands in line for some."""
         names = [permit.limit for permit in permits], [permit.key for permit in permits]
         number = Place.of(self._server.url(schema=self.schema)).key("limits")
-        await self.con.execute(f'SELECT "{self.schema}".lock_places(%s, %s, %s, %s)', (number, [], *names))
+        lock = sql.SQL("SELECT {}.lock_places(%s, %s, %s, %s)").format(sql.Identifier(self.schema))
+        await self.con.execute(lock, (number, [], *names))
 
     async def ends(self, run_id: str) -> None:
         """Ends a run."""
-        await self.con.execute(
-            f'UPDATE "{self.schema}".run SET status = %s, worker = NULL, limited = false, ended_us = 1 WHERE id = %s',
-            ("succeeded", run_id),
-        )
+        end = sql.SQL(
+            "UPDATE {}.run SET status = 'succeeded', worker = NULL, limited = false, ended_us = 1 WHERE id = %s"
+        ).format(sql.Identifier(self.schema))
+        await self.con.execute(end, (run_id,))
 
     async def keeps_waiting(self, ms: int) -> None:
         """Wait until somebody has been waiting for a lock for so long."""
         await self.until(f"SELECT 1 FROM pg_locks WHERE NOT granted AND {BEFORE_US} > {ms * 1000}")
 
-    async def until(self, sql: str, answer: asyncio.Future[AppendResult] | None = None) -> None:
+    async def until(self, query: str, answer: asyncio.Future[AppendResult] | None = None) -> None:
         """Ask until there is something, or an append has been answered."""
-        while not self._server.sql(sql) and (answer is None or not answer.done()):  # noqa: ASYNC110 - no event there
+        while not self._server.sql(query) and (answer is None or not answer.done()):  # noqa: ASYNC110 - no event there
             await asyncio.sleep(0)
 
 
