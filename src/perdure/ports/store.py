@@ -12,7 +12,8 @@ Contract of every driver, proved by the public conformance suite:
 - A driver answers *unknown* outcomes itself: it sends the identical append again until it is committed (recognised by
   `append_id`), or refused [J-14]. Cancelling a caller never cancels an append in flight.
 - While the store cannot be reached, appends wait [R-8]; `on_trouble` is told, `close()` ends the waiting with
-  `StoreUnavailable`.
+  `StoreUnavailable`. Those of a store without an owner, which clients open, may end so after a bounded time, too; they
+  may have been committed all the same.
 """
 
 from __future__ import annotations

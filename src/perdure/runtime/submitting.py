@@ -114,6 +114,8 @@ class Submitter(Operator, ABC):
             MutexConflict: a run, of whatever pipeline, has a mutex of this one for the resource; names it [R-10].
             QueueFull: a limit of the pipeline bounds its queue, and has no room for another run of this key [R-11].
             KeyTaken: the key was used with other input.
+            StoreUnavailable: the store has not answered for long. The run may be there all the same: submit it again,
+                with the same key or for the same resource.
 
         With a connection, errors of its driver come as they are: a serialization failure asks the caller to begin its
         transaction anew. Errors of perdure leave the transaction as it was.
