@@ -315,9 +315,16 @@ class MemoryStore(MemoryBase):
     async def grant_permits(self, now_us: int, /) -> int:
         self._live()
         self._flush()
-        granted = self.data.limits.mend(now_us)
+        in_line = self.data.limits.waiting
+        for run in self.data.runs() if self.data.shared else ():
+            state = run.state
+            due = state is not None and state.status == "ready" and state.due_us is not None and state.due_us <= now_us
+            if due and state is not None and run.new is not None:
+                if not workers.is_served(self.data, run.new.pipeline, state.generation):
+                    self.data.limits.give_back(run.locator, state)
+        self.data.limits.mend(now_us)
         self._committed()
-        return granted
+        return in_line - self.data.limits.waiting
 
     async def anybody_waits(self) -> bool:
         self._live()

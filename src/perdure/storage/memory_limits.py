@@ -135,9 +135,8 @@ class MemoryLimits:
                 bound.holders.discard(run)
                 self._pass_on(bound)
 
-    def _pass_on(self, bound: Bound) -> int:
-        """As many places as are free go to those who have waited longest and may start; how many."""
-        count = 0
+    def _pass_on(self, bound: Bound) -> None:
+        """As many places as are free go to those who have waited longest and may start."""
         for run, (_, since_us) in sorted(bound.line.items(), key=lambda entry: entry[1]):
             if len(bound.holders) >= bound.size:
                 break
@@ -145,8 +144,6 @@ class MemoryLimits:
                 del bound.line[run]
                 bound.holders.add(run)
                 self._granted(run, since_us)
-                count += 1
-        return count
 
     def give_back(self, run: int, state: IndexState) -> None:
         """A run cannot start: if nobody owns it, what it was given goes to somebody else."""
@@ -158,9 +155,15 @@ class MemoryLimits:
         for (limit, _), bound in self._bounds.items():
             bound.size = bounds.get(limit, bound.size)
 
-    def mend(self, now_us: int) -> int:
-        """Pass on whatever is free, forget what nobody uses; how many got a place."""
-        count = sum(self._pass_on(bound) for _, bound in sorted(self._bounds.items()))
+    @property
+    def waiting(self) -> int:
+        """How many runs stand in line."""
+        return sum(len(bound.line) for bound in self._bounds.values())
+
+    def mend(self, now_us: int) -> None:
+        """Pass on whatever is free, forget what nobody uses."""
+        for _, bound in sorted(self._bounds.items()):
+            self._pass_on(bound)
         unused = [
             place
             for place, bound in self._bounds.items()
@@ -168,7 +171,6 @@ class MemoryLimits:
         ]
         for place in unused:
             del self._bounds[place]
-        return count
 
     def uses(self) -> list[LimitUse]:
         """See `Store.limits`."""

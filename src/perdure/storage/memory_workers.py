@@ -21,6 +21,11 @@ def alive(data: MemoryData) -> set[str]:
     return {id for id, row in data.workers.items() if not row.dead}
 
 
+def is_served(data: MemoryData, pipeline: str, generation: int) -> bool:
+    """Whether a worker that is alive can take a run that this generation has advanced."""
+    return any(not row.dead and row.serves.get(pipeline, -1) >= generation for row in data.workers.values())
+
+
 def register(data: MemoryData, worker: WorkerRow) -> None:
     """Insert a worker's row, or change what it serves; and remove what is old."""
     dead = sorted((row for row in data.workers.values() if row.dead), key=lambda row: (-row.since_us, row.id))

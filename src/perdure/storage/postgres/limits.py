@@ -133,11 +133,19 @@ async def enter(session: Statements, locator: int, permits: Sequence[Permit], st
 async def give_back(session: Statements, place: Place, pipeline: str) -> None:
     """A pipeline is held: what its runs were given that have not started yet goes to others."""
     await _lock_all(session, place)
-    await session.run(
-        "DELETE FROM @permit p USING @run r WHERE r.n = p.run AND r.pipeline = %s AND r.limited AND r.worker IS NULL "
-        "AND (p.kind = 'concurrency' OR (p.kind = 'in_flight' AND r.token = 0))",
-        (pipeline,),
-    )
+    await session.run(f"{_GIVE_BACK} AND r.pipeline = %s", (pipeline,))
+
+
+_GIVE_BACK = (
+    "DELETE FROM @permit p USING @run r WHERE r.n = p.run AND r.limited AND r.worker IS NULL "
+    "AND (p.kind = 'concurrency' OR (p.kind = 'in_flight' AND r.token = 0))"
+)
+_IN_LINE = "SELECT count(*) FROM @queue"
+_UNSERVED = """
+    r.status = 'ready' AND r.due_us <= %s AND NOT EXISTS (
+        SELECT 1 FROM @worker w WHERE NOT w.dead AND (w.serves::json ->> r.pipeline)::bigint >= r.generation)
+"""
+"""Nobody who is alive can take the run [D-4]."""
 
 
 async def resize(session: Statements, place: Place, bounds: Mapping[str, int]) -> None:
@@ -161,10 +169,11 @@ async def mend(session: Statements, place: Place, now_us: int) -> int:
         "LEFT JOIN @permit p ON p.limit_id = o.limit_id AND p.key = o.key AND p.kind <> 'rate' GROUP BY 1, 2) c "
         "WHERE c.limit_id = b.limit_id AND c.key = b.key AND c.held <> b.held"
     )
-    granted = 0
+    in_line = await session.number(_IN_LINE)
+    await session.run(f"{_GIVE_BACK} AND {_UNSERVED}", (now_us,))  # whoever waits for one of them gets it at once
     for limit, key in await session.rows("SELECT DISTINCT limit_id, key FROM @queue ORDER BY 1, 2"):
         while await session.one(_GRANT, (limit, key)) == (True,):
-            granted += 1
+            pass
     await session.run(
         "DELETE FROM @bound b WHERE held = 0 AND (kind <> 'rate' OR "
         "next_us <= greatest(%s, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)) "
@@ -172,7 +181,7 @@ async def mend(session: Statements, place: Place, now_us: int) -> int:
         "AND NOT EXISTS (SELECT 1 FROM @permit p WHERE p.limit_id = b.limit_id AND p.key = b.key)",
         (now_us,),
     )
-    return granted
+    return in_line - await session.number(_IN_LINE)
 
 
 _USES = """

@@ -23,6 +23,7 @@ from perdure.testing.conformance.lab import (
     put,
     submitted,
 )
+from perdure.testing.conformance.workers import worker
 
 CHECKS: list[Check] = []
 check = part(CHECKS)
@@ -201,6 +202,32 @@ async def a_limit_grows_and_shrinks(lab: Lab) -> None:
     for draft in waiters:
         await put(store, draft, draft.next(index=IndexState("canceled", token=1)))
     await expect_due(store, fourth, AT, "when one is free")
+
+
+@check
+async def a_place_of_a_run_that_nobody_can_take_is_passed_on(lab: Lab) -> None:
+    """Its worker died, and none that is alive serves its generation: nobody waits for that. Where one does, or has only
+    just been started, the run has its place still when it is claimed [R-11, D-4]."""
+    store = await lab.engine()
+    if not store.shared:
+        return
+    await store.register(worker("w1"))
+    newer, served = await holder(store, "run-1", BANK, RUNS), await holder(store, "run-2", CPU)
+    await put(store, newer, newer.next(token=1, index=replace(owned(), generation=4)))
+    await store.register(worker("w2"))  # which serves generation 3
+    waiters = [await waiter(store, f"run-{3 + n}", permit) for n, permit in enumerate((BANK, CPU, RUNS))]
+    await store.retire("w1")
+    expect(await store.take_over(T0 + 50), 2, "runs taken over")
+    await store.register(replace(worker("w3"), serves={"payout": 4}))
+    expect(await store.grant_permits(T0 + 60), 0, "while somebody can take it")
+    await store.bury("w3", 0)
+    expect(await store.grant_permits(T0 + 60), 1, "when nobody can")
+    await expect_due(store, waiters[0], AT, "who waited for it")
+    for draft, what in zip(waiters[1:], ("whose holder can go on", "what a run has to its end"), strict=True):
+        await expect_due(store, draft, None, what)
+    expect(await used(store), {"bank": (1, 0), "cpu": (1, 1), "runs": (1, 1)}, "what is taken")
+    await store.register(worker("w2"))
+    await put(store, served, taking(served.next(token=2, index=owned(2, "w2")), CPU))
 
 
 @check
