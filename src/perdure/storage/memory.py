@@ -317,11 +317,11 @@ class MemoryStore(MemoryBase):
         self._flush()
         in_line = self.data.limits.waiting
         for run in self.data.runs() if self.data.shared else ():
-            state = run.state
-            due = state is not None and state.status == "ready" and state.due_us is not None and state.due_us <= now_us
-            if due and state is not None and run.new is not None:
-                if not workers.is_served(self.data, run.new.pipeline, state.generation):
-                    self.data.limits.give_back(run.locator, state)
+            if run.state is None or run.new is None or run.state.status != "ready" or run.state.due_us is None:
+                continue
+            served = workers.is_served(self.data, run.new.pipeline, run.state.generation)
+            if run.state.due_us <= now_us and not served:
+                self.data.limits.give_back(run.locator, run.state)
         self.data.limits.mend(now_us)
         self._committed()
         return in_line - self.data.limits.waiting
