@@ -92,8 +92,8 @@ def share_served(
     """
     every = {run.due: run for run in (*found, *tenants)}.values()
     lines = (
-        _Line(_levels((run for run in every if run.begun), serving, _rounds(turn, 6, 3)), mixed=True),
-        _Line(_levels((run for run in every if not run.begun), serving, _rounds(turn, 2, 1)), mixed=True),
+        _Line(_levels((run for run in every if run.begun), serving, rounds(turn, begun=True)), mixed=True),
+        _Line(_levels((run for run in every if not run.begun), serving, rounds(turn, begun=False)), mixed=True),
     )
     by_tenant = _by_tenant(tenants, last)
     chosen: list[str] = []
@@ -127,11 +127,12 @@ def _line_of(place: int, lines: tuple[_Line, _Line]) -> _Line | None:
     return line if line.left else None
 
 
-def _rounds(turn: int, of_16: int, of_4: int) -> int:
+def rounds(turn: int, *, begun: bool) -> int:
     """How many places before `turn` a class had for its pipelines in turn: those below 8 of every 16."""
-    rounds, rest = divmod(turn, 16)
+    of_16, of_4 = (6, 3) if begun else (2, 1)
+    whole, rest = divmod(turn, 16)
     fours, rest = divmod(min(rest, 8), 4)
-    return rounds * of_16 + fours * of_4 + (min(rest, 3) if of_4 == 3 else 0)
+    return whole * of_16 + fours * of_4 + (min(rest, 3) if begun else 0)
 
 
 def _levels(runs: Iterable[Candidate], serving: Serving, start: int) -> list[list[DueRun]]:

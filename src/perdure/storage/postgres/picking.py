@@ -1,7 +1,9 @@
 """Picks: runs that are due become one worker's, in a transaction of their own that waits for nobody [R-1].
 
-A pick that is lost in a crash of the server only means that its runs are due still, so its commit does not wait for the
-disk. One whose answer is lost is looked up by its transaction: a run is never left with a worker that does not know.
+It is one statement, which reads them, too, so that a claim takes three round trips: who is due, their pick, their
+append. A pick that is lost in a crash of the server only means that its runs are due still, so its commit does not wait
+for the disk. One whose answer is lost is looked up: a run is not left with a worker that does not know. Where even that
+cannot be told, the worker finds what it does not know later, and gives it back.
 """
 
 from __future__ import annotations
@@ -12,8 +14,7 @@ from functools import partial
 
 import msgspec
 
-from perdure.errors import InvalidArgument
-from perdure.ports.store import Serving, Tenancy
+from perdure.ports.store import LoadedRun, Serving, Tenancy
 from perdure.storage.postgres import turns
 from perdure.storage.postgres.readers import Readers
 from perdure.storage.postgres.session import Session
@@ -21,28 +22,37 @@ from perdure.storage.postgres.session import Session
 ATTEMPTS = 3
 """How often more is looked for while others take what was found."""
 LOOK_AGAIN_S = 0.02
-_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL synchronous_commit = off"
+LOOKS = 50
+"""How often it is asked what became of a pick whose answer was lost."""
+REMEMBERED = 10_000
+"""So many runs are remembered as picked; what is remembered of one that has been claimed is of no use any more."""
 
 
-class _Pick(msgspec.Struct):
-    """What a transaction picked, and whether it was heard to commit."""
+class _Unsure(msgspec.Struct):
+    """A pick whose answer was lost: by whom, and by which process of the server it is done, if it is."""
 
-    run_ids: list[str]
-    transaction: str
-    sure: bool
+    worker: str
+    pid: int
 
 
 class Picker:
     """What one store has picked.
 
+    Args:
+        lock: of all that pick from these tables.
+
     Attributes:
         last: whose turn among tenants was the last.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lock: int) -> None:
+        self._lock = lock
         self.last: Tenancy = ("", "")
         self._untold: list[str] = []
-        self._unsure: list[_Pick] = []
+        self._unsure: list[_Unsure] = []
+        self._read: dict[str, LoadedRun] = {}
+        self._told: set[str] = set()
+        self._one_at_a_time = asyncio.Lock()
 
     async def pick(
         self, readers: Readers, worker: str, now_us: int, limit: int, turn: int, serving: Serving
@@ -61,8 +71,13 @@ class Picker:
 
     async def due(self, now_us: int, limit: int, turn: int, serving: Serving, session: Session) -> list[str]:
         """Whom `pick` would pick."""
-        next_ones = await turns.due_served(session, now_us, _more(limit), turn, serving, self.last)
-        return next_ones.shared.run_ids[:limit]
+        return (await turns.due_served(session, now_us, _more(limit, 0), turn, serving, self.last))[:limit]
+
+    def read_along(self, run_ids: Sequence[str]) -> Sequence[LoadedRun] | None:
+        """Runs as they were read when they were picked just now; None if others are asked for."""
+        if not self._read or any(run_id not in self._read for run_id in run_ids):
+            return None
+        return [self._read.pop(run_id) for run_id in run_ids]
 
     def _keep(self, task: asyncio.Task[list[str]]) -> None:
         if not task.cancelled() and task.exception() is None:
@@ -71,74 +86,67 @@ class Picker:
     async def _pick(
         self, readers: Readers, worker: str, now_us: int, limit: int, turn: int, serving: Serving
     ) -> list[str]:
-        await self._make_sure(readers)
-        found, self._untold = self._untold[:limit], self._untold[limit:]
-        for _ in range(ATTEMPTS):
-            want, place = limit - len(found), turn + len(found)
-            if not want:
-                break
-            try:
-                more, all_taken = await readers.read(partial(self._take, worker, now_us, want, place, serving))
-                found += more
-                unsure = bool(self._unsure)
-                await self._make_sure(readers)
-            except BaseException:
-                self._untold += found
-                raise
-            if unsure:
-                found, self._untold = [*found, *self._untold[:want]], self._untold[want:]
-            elif all_taken:
-                break
-        return found
+        async with self._one_at_a_time:
+            self._read = {}
+            await self._make_sure(readers)
+            found, self._untold = self._untold[:limit], self._untold[limit:]
+            for attempt in range(ATTEMPTS):
+                want = limit - len(found)
+                if not want:
+                    break
+                more = _more(want, attempt)
+                place = turn + len(found)
+                try:
+                    picked, all_there = await readers.read(
+                        partial(self._take, worker, now_us, want, more, place, serving)
+                    )
+                    found += picked
+                    unsure = bool(self._unsure)
+                    await self._make_sure(readers)
+                except BaseException:
+                    self._untold += found
+                    raise
+                if unsure:
+                    found, self._untold = [*found, *self._untold[:want]], self._untold[want:]
+                elif all_there:
+                    break
+            return found
 
     async def _take(
-        self, worker: str, now_us: int, limit: int, turn: int, serving: Serving, session: Session
+        self, worker: str, now_us: int, want: int, limit: int, turn: int, serving: Serving, session: Session
     ) -> tuple[list[str], bool]:
         """What was picked, and whether that is all there is."""
-        next_ones = await turns.due_served(session, now_us, _more(limit), turn, serving, self.last)
-        if not next_ones.shared.run_ids:
-            return [], True
-        pick = _Pick([], "", sure=True)
+        pid = session.con.info.backend_pid
         try:
-            await session.plain(_BEGIN)
-            pick.run_ids, pick.transaction = await turns.take(session, worker, next_ones, limit)
-            pick.sure = not pick.run_ids
-            await session.plain("COMMIT")
-            pick.sure = True
+            taken = await turns.take(session, self._lock, worker, now_us, want, limit, turn, serving, self.last)
         except Exception:
-            if not await session.rolled_back():
-                session.drop()
-            if pick.sure:
-                raise
-            self._unsure.append(pick)
+            if not session.lost:
+                raise  # the server has said that it did nothing
+            self._unsure.append(_Unsure(worker, pid))
             return [], False
-        if pick.run_ids:
-            place = next_ones.shared.run_ids.index(pick.run_ids[-1])
-            self.last = next_ones.last(self.last, place + 1)
-        return pick.run_ids, len(pick.run_ids) == min(limit, len(next_ones.shared.run_ids))
+        self.last = taken.last
+        picked = taken.run_ids
+        self._read.update({run.row.run.run_id: run for run in taken.loaded})
+        self._told.update(picked)
+        if len(self._told) > REMEMBERED:
+            self._told.intersection_update(await turns.picked(session, worker, 0) or ())
+        return picked, taken.all_there
 
     async def _make_sure(self, readers: Readers) -> None:
         """Find out what became of picks whose answer was lost."""
         while self._unsure:
             pick = self._unsure[0]
-            try:
-                status = await readers.read(partial(_status, pick.transaction))
-            except InvalidArgument:  # a number that this server has not given yet: it came back without that pick
-                status = "aborted"
-            if status == "in progress":
+            for _ in range(LOOKS):
+                found = await readers.read(partial(turns.picked, worker=pick.worker, pid=pick.pid))
+                if found is not None:
+                    new = [run_id for run_id in found if run_id not in self._told]
+                    self._untold += new
+                    self._told = set(found)
+                    break
                 await asyncio.sleep(LOOK_AGAIN_S)
-                continue
-            if pick in self._unsure:
-                self._unsure.remove(pick)
-            if status == "committed":
-                self._untold += pick.run_ids
+            self._unsure.remove(pick)
 
 
-def _more(limit: int) -> int:
+def _more(limit: int, attempt: int) -> int:
     """So many are looked for, because others pick at the same time."""
-    return 2 * limit + 8
-
-
-async def _status(transaction: str, session: Session) -> str:
-    row = await session.one("SELECT pg_xact_status(%s::text::xid8)", (transaction,))
-    return "" if row is None or row[0] is None else str(row[0])
+    return (limit + 8) << attempt

@@ -37,18 +37,30 @@ from perdure.storage.postgres.workers import GONE
 
 # --- one run
 
-_LOAD = f"""
-    SELECT {RUN_COLUMNS}, s.row_seq, s.row_hash, s.version, s.reducer, s.data, {JOURNAL_COLUMNS}
-    FROM @run r
+
+def loading(source: str, *, snapshot: str, journal: str = "true", more: str = "") -> str:
+    """A query of runs with their journals, without its condition and order.
+
+    Args:
+        source: where their index rows are, as `r`.
+        snapshot: whether a snapshot may stand for the rows up to it, as SQL.
+        journal: whether rows of the journal are read at all.
+        more: columns before those of the runs.
+    """
+    return f"""
+    SELECT {more and f"{more}, "}{RUN_COLUMNS}, s.row_seq, s.row_hash, s.version, s.reducer, s.data, {JOURNAL_COLUMNS}
+    FROM {source}
     LEFT JOIN LATERAL (
         SELECT s.* FROM @snapshot s JOIN @journal f ON f.run = s.run AND f.first_seq = s.row_seq AND f.hash = s.row_hash
         WHERE s.run = r.n
-    ) s ON %(snapshot)s
+    ) s ON {snapshot}
     LEFT JOIN LATERAL (
-        SELECT * FROM @journal j WHERE j.run = r.n AND j.first_seq > coalesce(s.row_seq, 0)
+        SELECT * FROM @journal j WHERE j.run = r.n AND j.first_seq > coalesce(s.row_seq, 0) AND {journal}
     ) j ON true
-    WHERE r.id = {{}} ORDER BY r.n, j.first_seq
-"""
+    """
+
+
+_LOAD = f"{loading('@run r', snapshot='%(snapshot)s')} WHERE r.id = {{}} ORDER BY r.n, j.first_seq"
 LOAD = _LOAD.format("%(id)s")
 LOAD_MANY = _LOAD.format("ANY (%(ids)s)")
 
@@ -56,7 +68,7 @@ LOAD_MANY = _LOAD.format("ANY (%(ids)s)")
 async def load(session: Statements, run_id: str, *, snapshot: bool = True) -> LoadedRun | None:
     """Index row, the snapshot if it fits the journal, and the rows after it."""
     found = await session.rows(LOAD, {"id": run_id, "snapshot": snapshot})
-    return _loaded(found) if found else None
+    return loaded_run(found) if found else None
 
 
 async def load_many(session: Session, run_ids: Sequence[str]) -> list[LoadedRun]:
@@ -65,15 +77,20 @@ async def load_many(session: Session, run_ids: Sequence[str]) -> list[LoadedRun]
     runs: dict[str, list[Row]] = {}
     for row in found:
         runs.setdefault(row[1], []).append(row)
-    return [_loaded(runs[run_id]) for run_id in run_ids if run_id in runs]
+    return [loaded_run(runs[run_id]) for run_id in run_ids if run_id in runs]
 
 
-def _loaded(found: Sequence[Row]) -> LoadedRun:
-    first = found[0]
-    stored = first[RUN_WIDTH : RUN_WIDTH + 5]
-    rows = [row[RUN_WIDTH + 5 :] for row in found]
+def loaded_run(found: Sequence[Row], at: int = 0) -> LoadedRun:
+    """A run from its rows of `loading`.
+
+    Args:
+        at: which column is the first of the run's.
+    """
+    first, after = found[0], at + RUN_WIDTH
+    stored = first[after : after + 5]
+    rows = [row[after + 5 :] for row in found]
     return LoadedRun(
-        read_run(first[:RUN_WIDTH]),
+        read_run(first[at:after]),
         None if stored[0] is None else Snapshot(*stored),
         read_journal(row for row in rows if row[0] is not None),
     )

@@ -11,7 +11,7 @@ import psycopg
 
 from perdure.errors import StoreUnavailable, StoreUnusable
 from perdure.storage import listing
-from perdure.storage.postgres import entrances, limit_tables, mutexes
+from perdure.storage.postgres import choosing, entrances, limit_tables, mutexes
 from perdure.storage.postgres.listing import IN_INDEX
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.session import Session
@@ -297,6 +297,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         *limit_tables.FUNCTIONS,
         *mutexes.FUNCTIONS,
         *entrances.FUNCTIONS,
+        *choosing.FUNCTIONS,
         *_VIEWS,
         "INSERT INTO @meta (version) VALUES (1)",
     ),

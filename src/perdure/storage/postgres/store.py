@@ -74,7 +74,7 @@ class PostgresStore:
         self._listener: Listener | None = None
         self._starting: asyncio.Task[None] | None = None
         self._closed: asyncio.Task[None] | None = None
-        self._picker = Picker()
+        self._picker = Picker(place.key("pick"))
         self._change: list[Callable[[], None]] = []
         self._trouble: list[Callable[[Trouble], None]] = []
 
@@ -257,7 +257,10 @@ class PostgresStore:
         return await self._read(lambda s: queries.load(s, run_id, snapshot=False))
 
     async def load_many(self, run_ids: Sequence[str], /) -> Sequence[LoadedRun]:
-        return await self._read(lambda s: queries.load_many(s, run_ids)) if run_ids else []
+        if not run_ids:
+            return []
+        read = self._picker.read_along(run_ids)
+        return await self._read(lambda s: queries.load_many(s, run_ids)) if read is None else read
 
     async def due(self, now_us: int, limit: int, turn: int = 0, serving: Serving | None = None, /) -> Sequence[str]:
         if serving is None:
