@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
@@ -11,12 +12,12 @@ from typing import cast
 
 import pytest
 
-from perdure.ports.store import RunFilter, Store
-from perdure.storage.postgres.choosing import CANDIDATES, DUE, NEXT_DUE, NEXT_DUE_SERVED
+from perdure.ports.store import Candidate, RunFilter, Store, share_served
+from perdure.storage.postgres.choosing import CANDIDATES, DUE, FOUND, NEXT_DUE, NEXT_DUE_SERVED, PROBED
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.queries import LOAD_MANY
 from perdure.storage.postgres.session import Session
-from perdure.storage.postgres.turns import DUE_SERVED, TAKE
+from perdure.storage.postgres.turns import DUE_SERVED, TAKE, due_served, served
 from perdure.testing.conformance.lab import T0, submitted
 from tests.postgres import PostgresServer
 from tests.storage.helpers import soon
@@ -162,6 +163,51 @@ async def test_tenants_with_nothing_due_do_not_hide_others(postgres: PostgresSer
         while "quiet" not in picked and len(picked) < 400:
             picked += await store.pick("w1", LATER, 16, len(picked), SERVING)
         assert picked.index("quiet") < 16 * 7
+
+
+async def test_the_server_works_out_the_same_order(postgres: PostgresServer) -> None:
+    """R-1: whose turn it is, is worked out by the server as by `share_served`, whatever is due and whoever came last."""
+    dice = random.Random(7)
+    async with opened(postgres.url(schema="turns")):
+        pass
+    session = await Session.connect(Place.of(postgres.url(schema="turns")))
+    for size in (7, 60, 160):
+        one = "('{x,y,z}'::text[])[1 + n * 7 % 3]"
+        park(
+            postgres,
+            "turns",
+            size,
+            due_us=f"{T0} + n * 37 % 23",
+            token="(n * 5 % 7) / 4",
+            pipeline=f"'p' || (n * n % {2 if size == 7 else 3})",
+            tenant=one,
+            priority="(n * 11 % 5) / 3",
+            generation="n % 4 / 3 * 2",
+        )
+        for _ in range(40):
+            names = dice.sample(("p0", "p1", "p2", "p9"), dice.randint(1, 4))
+            serving = {name: dice.randint(0, 2) for name in names}
+            now_us, limit, turn = T0 + dice.randint(-1, 25), dice.randint(1, 40), dice.randint(0, 99)
+            last = dice.choice([("", ""), ("p1", "x"), ("p1", "zz"), ("p2", "y"), ("gone", "q")])
+            rows = await session.rows(
+                f"WITH found AS MATERIALIZED ({FOUND}), probed AS ({PROBED}) SELECT false, begun, pipeline, priority, "
+                "due_us, n, id, tenant FROM found UNION ALL "
+                "SELECT true, begun, pipeline, priority, due_us, n, id, tenant FROM probed",
+                served(0, now_us, limit, turn, serving, last),
+            )
+            there, asked = [
+                [
+                    Candidate((due_us, n, run_id), pipeline, tenant, priority, begun)
+                    for probed, begun, pipeline, priority, due_us, n, run_id, tenant in rows
+                    if probed == of_tenants and n is not None
+                ]
+                for of_tenants in (False, True)
+            ]
+            tenants = asked if any(row[0] for row in rows) else there
+            wanted = share_served(there, tenants, serving, last, limit, turn)
+            found = await due_served(session, now_us, limit, turn, serving, last)
+            assert found == wanted.run_ids, (size, now_us, limit, turn, serving, last)
+    session.drop()
 
 
 # --- many at once

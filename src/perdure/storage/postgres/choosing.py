@@ -70,7 +70,7 @@ def _next_due(*, served: bool) -> str:
 DUE = _due(served=False)
 NEXT_DUE, NEXT_DUE_SERVED = _next_due(served=False), _next_due(served=True)
 
-_FOUND = f"""
+FOUND = f"""
     SELECT begun, pipeline, priority, due_us, n, id, tenant, rank FROM (
         SELECT *, row_number() OVER (PARTITION BY begun ORDER BY due_us, n) AS age,
                row_number() OVER (PARTITION BY begun, priority ORDER BY rank, pipeline) AS place
@@ -86,7 +86,7 @@ _NEXT_TENANT = """
     SELECT tenant, generation FROM @run WHERE due_us IS NOT NULL AND pipeline = t.pipeline
     AND (tenant, generation) > (t.tenant, t.generation) ORDER BY tenant, generation LIMIT 1
 """
-_PROBED = f"""
+PROBED = f"""
     WITH RECURSIVE served AS MATERIALIZED (
         SELECT * FROM unnest(%(names)s, %(theirs)s) WITH ORDINALITY v (pipeline, served, place)
     ), t (probe, place, pipeline, served, tenant, generation) AS (
@@ -111,7 +111,7 @@ _PROBED = f"""
 fewer are due than may be taken: then all of them were found, and their tenants with them."""
 
 CANDIDATES = f"""
-    WITH found AS MATERIALIZED ({_FOUND}), probed AS MATERIALIZED ({_PROBED}), given AS (
+    WITH found AS MATERIALIZED ({FOUND}), probed AS MATERIALIZED ({PROBED}), given AS (
         SELECT begun, pipeline, tenant, priority, due_us, n, id, EXISTS (SELECT 1 FROM probed) AS asked, false AS turn
         FROM found
         UNION ALL SELECT begun, pipeline, tenant, priority, due_us, n, id, true, true FROM probed WHERE n IS NOT NULL

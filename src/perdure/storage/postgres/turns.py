@@ -66,7 +66,7 @@ async def due(session: Session, now_us: int, limit: int, turn: int) -> list[str]
     return share(begun, new, limit, turn)
 
 
-def _served(lock: int, now_us: int, limit: int, turn: int, serving: Serving, last: Tenancy) -> dict[str, Value]:
+def served(lock: int, now_us: int, limit: int, turn: int, serving: Serving, last: Tenancy) -> dict[str, Value]:
     """Values of `CHOSEN`."""
     pipelines = sorted(serving)
     names = sorted(serving, key=lambda name: (name < last[0], name))
@@ -94,7 +94,7 @@ async def due_served(
     session: Session, now_us: int, limit: int, turn: int, serving: Serving, last: Tenancy
 ) -> list[str]:
     """As `due`, in the order for a worker that serves some pipelines."""
-    return [row[0] for row in await session.rows(DUE_SERVED, _served(0, now_us, limit, turn, serving, last))]
+    return [row[0] for row in await session.rows(DUE_SERVED, served(0, now_us, limit, turn, serving, last))]
 
 
 async def next_due_us(session: Session, serving: Serving | None) -> int | None:
@@ -102,8 +102,8 @@ async def next_due_us(session: Session, serving: Serving | None) -> int | None:
     if serving is None:
         row = await session.one(NEXT_DUE)
     else:
-        served = {"pipelines": Texts(serving), "generations": Int8s(serving.values())}
-        row = await session.one(NEXT_DUE_SERVED, served)
+        values = {"pipelines": Texts(serving), "generations": Int8s(serving.values())}
+        row = await session.one(NEXT_DUE_SERVED, values)
     return None if row is None or row[0] is None else int(row[0])
 
 
@@ -122,7 +122,7 @@ async def take(
 
     Whoever was taken meanwhile, or is just being taken, is passed over without waiting.
     """
-    values = {**_served(lock, now_us, limit, turn, serving, last), "want": want, "worker": worker}
+    values = {**served(lock, now_us, limit, turn, serving, last), "want": want, "worker": worker}
     rows = await session.rows(TAKE, values)
     there, few = rows[0][:2]
     if rows[0][2] is None:
