@@ -150,7 +150,7 @@ async def test_a_pick_of_which_neither_side_knows(server: PostgresServer) -> Non
         await asyncio.to_thread(server.start)
         for _ in range(3):
             server.sql("SELECT pg_current_xact_id()")
-        proxy.lose, proxy.shuts = b"COMMIT\0", True
+        proxy.lose, proxy.shuts = b"SKIP LOCKED", True
         with pytest.raises(StoreUnavailable):
             await store.pick("w1", LATER, 3, 0, {"payout": 1})
         assert proxy.lost == 1

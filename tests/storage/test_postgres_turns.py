@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from typing import cast
 
-import pytest
-
 from perdure.ports.store import Candidate, RunFilter, Store, share_served
 from perdure.storage.postgres.choosing import CANDIDATES, DUE, FOUND, NEXT_DUE, NEXT_DUE_SERVED, PROBED
 from perdure.storage.postgres.place import Place
@@ -166,7 +164,7 @@ async def test_tenants_with_nothing_due_do_not_hide_others(postgres: PostgresSer
 
 
 async def test_the_server_works_out_the_same_order(postgres: PostgresServer) -> None:
-    """R-1: whose turn it is, is worked out by the server as by `share_served`, whatever is due and whoever came last."""
+    """R-1: whose turn it is, is worked out by the server as by `share_served`, whatever is due and who was last."""
     dice = random.Random(7)
     async with opened(postgres.url(schema="turns")):
         pass
@@ -248,16 +246,36 @@ async def test_nobody_waits_for_a_locked_run(postgres: PostgresServer) -> None:
         other.drop()
 
 
+async def test_who_picks_waits_for_another_only_so_long(postgres: PostgresServer) -> None:
+    """R-1: one after the other works out whose turn it is, but nobody has to wait for one that does not end."""
+    url = postgres.url()
+    async with opened(url) as store:
+        for n in range(3):
+            await submitted(store, f"run-{n}")
+        other = await Session.connect(Place.of(url))
+        await other.plain("BEGIN")
+        await other.rows("SELECT pg_advisory_xact_lock(%s)", (Place.of(url).key("pick"),))
+        pick = asyncio.ensure_future(store.pick("w1", LATER, 2, 0, {"payout": 1}))
+        waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        async with asyncio.timeout(10):
+            while not await other.number(waits) and not pick.done():
+                pass
+        assert not pick.done()
+        assert await soon(pick) == ["run-0", "run-1"]
+        await other.plain("ROLLBACK")
+        assert await soon(store.pick("w1", LATER, 2, 0, {"payout": 1})) == ["run-2"]
+        other.drop()
+
+
 # --- trouble
 
 
-@pytest.mark.parametrize("lost", [b"SKIP LOCKED"])
-async def test_a_pick_whose_answer_is_lost_is_found_out(lost: bytes, postgres: PostgresServer) -> None:
+async def test_a_pick_whose_answer_is_lost_is_found_out(postgres: PostgresServer) -> None:
     """R-1, R-8: a worker knows what it has picked, or has not picked it: no run is left with one that does not know."""
     async with proxied(postgres) as proxy, opened(proxy.url(postgres.url())) as store:
         for n in range(3):
             await submitted(store, f"run-{n}")
-        proxy.lose = lost
+        proxy.lose = b"SKIP LOCKED"
         picked: list[str] = []
         async with asyncio.timeout(10):
             while len(picked) < 3:  # the server may not have noticed yet that the first attempt is over

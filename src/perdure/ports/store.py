@@ -218,8 +218,9 @@ class Store(LimitStore, RestStore, Protocol):
     async def pick(self, worker: str, now_us: int, limit: int, turn: int, serving: Serving, /) -> Sequence[str]:
         """As `due`, and makes each of these runs `worker`'s in one transaction: it is owned, and has no due time.
 
-        Nobody else picks it then, and two that pick at once neither get the same run nor wait for each other: places
-        are given as if the other's runs were not there. Nothing else of the row changes, nor does its journal: the run
+        Nobody else picks it then, and two that pick at once never get the same run: places are given as if the other's
+        runs were not there. One waits for the other at most while the store works that out, never for a worker. What
+        was read of a run when it was picked may be what `load_many` answers the next time. Nothing else of the row changes, nor does its journal: the run
         is claimed when its owner appends [D-8]. One whose load shows another owner was lost meanwhile. A worker that
         dies leaves what it has picked, as what it has claimed, to `take_over`.
 
