@@ -219,10 +219,10 @@ class Store(LimitStore, RestStore, Protocol):
         """As `due`, and makes each of these runs `worker`'s in one transaction: it is owned, and has no due time.
 
         Nobody else picks it then, and two that pick at once never get the same run: places are given as if the other's
-        runs were not there. One waits for the other at most while the store works that out, never for a worker. What
-        was read of a run when it was picked may be what `load_many` answers the next time. Nothing else of the row changes, nor does its journal: the run
-        is claimed when its owner appends [D-8]. One whose load shows another owner was lost meanwhile. A worker that
-        dies leaves what it has picked, as what it has claimed, to `take_over`.
+        runs were not there. One waits for the other at most while the store works that out, never for a worker. Nothing
+        else of the row changes, nor does its journal: the run is claimed when its owner appends [D-8]. One whose load
+        shows another owner was lost meanwhile; what was read of it when it was picked may be what `load_many` answers
+        the next time. A worker that dies leaves what it has picked, as what it has claimed, to `take_over`.
 
         The turn of tenants goes on where this store stopped when it last picked.
         """
