@@ -46,6 +46,7 @@ from perdure.storage.postgres.rows import (
     state_values,
 )
 from perdure.storage.postgres.session import Session, Statements, Value
+from perdure.storage.postgres.workers import ALIVE
 
 
 class SlotMoved(Exception):
@@ -61,8 +62,6 @@ FITS = """
     (SELECT p.hash FROM @journal p WHERE p.run = s.run AND p.first_seq = s.prev_seq) = s.prev_hash
     AND (s.token = 0 OR s.token >= coalesce((SELECT r.token FROM @run r WHERE r.n = s.run), 0))
 """
-ALIVE = "(%s = '' OR EXISTS (SELECT 1 FROM @worker WHERE id = %s AND NOT dead))"
-"""Nobody has found this engine dead; a client, which has no name, is not asked [R-3]."""
 _NEXT = f"""
     INSERT INTO @journal ({NEXT_COLUMNS})
     SELECT {NEXT_COLUMNS} FROM {{sent}} WHERE {FITS} AND (s.token = 0 OR {ALIVE})

@@ -168,13 +168,14 @@ FUNCTIONS = (
     _function(
         """
         take_places(who bigint[], first bigint[], prev bigint[], hash bytea[], tok bigint[], many bigint[],
-                    l text[], k text[], kd text[], sz bigint[])
+                    l text[], k text[], kd text[], sz bigint[], alive boolean)
         RETURNS TABLE (o_run bigint, o_limit text, o_key text)
         """,
         """
         FOR i IN 1 .. coalesce(array_length(who, 1), 0) LOOP
             base := upto; upto := upto + many[i];
             CONTINUE WHEN prev[i] > 0 AND (
+                tok[i] > 0 AND NOT alive OR
                 (SELECT j.hash FROM @journal j WHERE j.run = who[i] AND j.first_seq = prev[i]) IS DISTINCT FROM hash[i]
                 OR EXISTS (SELECT 1 FROM @journal j WHERE j.run = who[i] AND j.first_seq >= first[i])
                 OR (tok[i] > 0 AND tok[i] < (SELECT r.token FROM @run r WHERE r.n = who[i])));

@@ -18,8 +18,9 @@ from perdure.storage.postgres.entries import Entry, state_of
 from perdure.storage.postgres.packed import Byteas, Int8s, Packed, Texts
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.session import Statements
+from perdure.storage.postgres.workers import ALIVE
 
-_TAKE = "SELECT * FROM @take_places(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+_TAKE = f"SELECT * FROM @take_places(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, {ALIVE})"
 _GRANT = "SELECT @grant_place(%s, %s)"
 
 
@@ -84,6 +85,8 @@ async def take(session: Statements, appends: Sequence[Append]) -> dict[int, Limi
         Int8s(append.token for append in appends),
         Int8s(len(append.permits or ()) for append in appends),
         *_columns(permits),
+        session.worker,
+        session.worker,
     )
     return {run: LimitReached(limit, key) for run, limit, key in await session.rows(_TAKE, values)}
 
@@ -91,8 +94,9 @@ async def take(session: Statements, appends: Sequence[Append]) -> dict[int, Limi
 async def take_now(session: Statements, locator: int, permits: Sequence[Permit]) -> LimitReached | None:
     """The same for an append that has just been inserted."""
     nothing = Int8s([0])
-    values = (Int8s([locator]), nothing, nothing, Byteas([b""]), nothing, Int8s([len(permits)]), *_columns(permits))
-    found = await session.one(_TAKE, values)
+    append = Int8s([locator]), nothing, nothing, Byteas([b""]), nothing, Int8s([len(permits)])
+    nobody = "", ""  # whoever was found dead has been refused by then
+    found = await session.one(_TAKE, (*append, *_columns(permits), *nobody))
     return None if found is None else LimitReached(found[1], found[2])
 
 

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from perdure.ports.store import Append, AppendResult, Committed
 from perdure.storage.postgres.entries import Entry, wakes_others
 from perdure.storage.postgres.group import (
-    ALIVE,
     FITS,
     NEXT_COLUMNS,
     append_values,
@@ -25,6 +24,7 @@ from perdure.storage.postgres.group import (
 )
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.session import Session
+from perdure.storage.postgres.workers import ALIVE
 
 _STEP = f"""
     INSERT INTO @journal ({NEXT_COLUMNS})

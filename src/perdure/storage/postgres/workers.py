@@ -14,6 +14,8 @@ from perdure.storage.postgres.session import Session
 DEAD_KEPT = 20
 """So many rows of dead workers are kept, for people to see."""
 
+ALIVE = "(%s = '' OR EXISTS (SELECT 1 FROM @worker WHERE id = %s AND NOT dead))"
+"""Nobody has found this engine dead; a client, which has no name, is not asked [R-3]."""
 GONE = "r.worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM @worker w WHERE w.id = r.worker AND NOT w.dead)"
 """Which rows of `run` have an owner that is dead or not registered."""
 

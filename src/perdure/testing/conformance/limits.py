@@ -7,9 +7,10 @@ import asyncio
 from msgspec.structs import replace
 
 from perdure.core.permits import Permit
-from perdure.ports.store import Append, Committed, IndexState, LimitReached, PipelineHold, Store
+from perdure.ports.store import Append, Committed, Fenced, IndexState, LimitReached, PipelineHold, Store
 from perdure.testing.conformance.lab import (
     ENDED,
+    READY,
     T0,
     Check,
     Draft,
@@ -228,6 +229,26 @@ async def a_place_of_a_run_that_nobody_can_take_is_passed_on(lab: Lab) -> None:
     expect(await used(store), {"bank": (1, 0), "cpu": (1, 1), "runs": (1, 1)}, "what is taken")
     await store.register(worker("w2"))
     await put(store, served, taking(served.next(token=2, index=owned(2, "w2")), CPU))
+
+
+@check
+async def a_refused_append_takes_and_frees_nothing(lab: Lab) -> None:
+    """Whatever it is refused for: its place is taken, its predecessor is not there, its token is old, its worker was
+    found dead [R-11, R-3]."""
+    store = await lab.engine()
+    await store.register(worker("w1"))
+    first, second = await holder(store, "run-1", CPU), await claimed(store, "run-2")
+    await put(store, first, first.claim(2))
+    refused = [first.next(token=2, after=0), first.next(token=1), second.next(token=1, after=0)]
+    for append in refused:
+        expect(isinstance(await store.append(taking(append, BANK, API)), Committed), False, "an append")
+    if store.shared:
+        await store.bury("w1", 0)
+        for append in (first.next(token=2), second.next(token=1), second.next(token=1, index=READY)):
+            expect_type(await store.append(taking(append, BANK, API)), Fenced, "an append of the dead")
+    expect({name: use for name, use in (await used(store)).items() if any(use)}, {"cpu": (1, 0)}, "what is taken")
+    await store.register(worker("w2"))
+    await put(store, second, taking(second.next(token=1), BANK, API))
 
 
 @check
