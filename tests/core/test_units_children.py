@@ -199,6 +199,17 @@ def test_a_child_that_does_not_succeed_fails_the_step(status: Literal["failed", 
     assert entries[1].in_doubt is (status == "failed")
 
 
+@pytest.mark.parametrize(("of_child", "kind"), [("canceled", "system"), ("abandoned", "system"), ("user", "user")])
+def test_a_run_whose_child_was_canceled_or_given_up_was_not(of_child: f.FailureKind, kind: f.FailureKind) -> None:
+    """M-11, B-21: it failed; only who was canceled ends as canceled."""
+    life = children(1)
+    end(life, 0, how=RunEnd("failed", failure=f.Failure("do", "no", kind=of_child)))
+    life.claim()
+    assert isinstance(life.p.ended, f.RunFailed)
+    failure = life.p.ended.failure
+    assert (failure.kind, failure.reason, failure.cause and failure.cause.kind) == (kind, "child-failed", of_child)
+
+
 def test_a_failed_child_keeps_those_from_being_submitted_that_are_not() -> None:
     """B-21, B-22."""
     life = children(4, bound=2)

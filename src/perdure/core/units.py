@@ -324,7 +324,7 @@ def child_failure(step: str, index: int, end: RunEnd) -> Failure:
     cause = end.failure
     said = f": {cause.message}"[:2000] if cause is not None else ""
     message = f"its child run is {end.status}{said}"
-    kind = "system" if cause is None else cause.kind
+    kind = "user" if cause is not None and cause.kind == "user" else "system"  # nobody canceled this run [M-11]
     reason = "child-refused" if end.status == "refused" else "child-failed"
     return Failure(step, message, kind=kind, reason=reason, item=index, cause=cause)
 

@@ -10,8 +10,8 @@ from perdure.testing.simulation.calls import Callers, How
 from perdure.testing.simulation.designs import Evolution, first_design
 from perdure.testing.simulation.dice import Dice
 from perdure.testing.simulation.history import History
+from perdure.testing.simulation.orders import Order
 from perdure.testing.simulation.process import Process
-from perdure.testing.simulation.world import Order
 
 
 class Asking:
@@ -25,7 +25,7 @@ class Asking:
         self._pipelines: dict[str, AnyPipeline] = {}
         self._evolutions = [
             Evolution([first_design("orders", "live", dice)]),
-            Evolution([first_design("errands", dice.choice(("once", "none")), dice)]),
+            Evolution([first_design("errands", dice.choice(("once", "none", "live")), dice)]),
         ]
         self._client: Client | None = None
 
@@ -94,6 +94,8 @@ class Asking:
             return
         if action == "send" and self.dice.maybe(0.6):
             runs = [run for run in runs if self.history.judges[run].waiting() is not None] or runs
+        if action in ("cancel", "resolve", "hold") and self.dice.maybe(0.3):
+            runs = [run for run in runs if self.history.judges[run].unit() is not None] or runs
         if action == "abandon" and self.dice.maybe(0.6):
             runs = [run for run in runs if self._invalid(run)] or runs
         run_id = self.dice.choice(runs)

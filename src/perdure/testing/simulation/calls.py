@@ -32,7 +32,7 @@ from perdure.testing.simulation.designs import MAIL
 from perdure.testing.simulation.dice import Dice
 from perdure.testing.simulation.history import History
 from perdure.testing.simulation.judge import Judge
-from perdure.testing.simulation.world import Order
+from perdure.testing.simulation.orders import Order
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[int], Coroutine[object, object, None]]
@@ -350,7 +350,10 @@ class Callers:
             self._demand(run_id in self.history.judges, run_id, "R-5", f"submission {number} is lost")
         makers: dict[str, str] = {}
         for run_id, judge in self.history.judges.items():
-            maker = judge.submitted.annotations.get("call", "") if judge.submitted is not None else ""
+            submitted = judge.submitted
+            if submitted is not None and submitted.parent is not None:
+                continue
+            maker = submitted.annotations.get("call", "") if submitted is not None else ""
             self._demand(maker not in makers, run_id, "R-5", f"submission {maker} made {makers.get(maker)} as well")
             makers[maker] = run_id
 

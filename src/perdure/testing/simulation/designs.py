@@ -1,24 +1,15 @@
-"""Pipelines of a simulation: designs as plain values that a seed mutates, and the pipelines built from them."""
+"""Pipelines of a simulation as plain values: designs, and how a seed mutates them from deployment to deployment."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
 
 from perdure.core.facts import SlotMode
 from perdure.core.retry import Retry
-from perdure.define.await_message import AwaitMessage
-from perdure.define.invocation import FailedInvocation, Invocation, UnwindInvocation
-from perdure.define.later import Later
-from perdure.define.pipeline import Bound, Pipeline
-from perdure.define.sleep import Sleep
-from perdure.define.step import AsyncPoll, AsyncStep, Need, Step, optional, retired
 from perdure.testing.simulation.dice import Dice
-from perdure.testing.simulation.world import Impossible, Order, Seat, Text
-
-Inv = Invocation[Order, Seat]
+from perdure.testing.simulation.parts import CHILD_PIPELINE, KINDS_OF_UNITS, PARENTS, WAITS
+from perdure.testing.simulation.world import Impossible
 
 NAPS = ("z9", "z8", "z7")
 """Steps that sleep in some deployments and are called in others; nobody reads them."""
@@ -36,8 +27,12 @@ PATIENCES_S = (0.0, 20.0, 200.0)
 
 DURATIONS_S = (0.5, 5.0, 60.0, 300.0)
 
-POOL = (*(f"s{n}" for n in range(9)), *NAPS, *MAIL)
+POOL = (*(f"s{n}" for n in range(9)), *NAPS, *MAIL, *KINDS_OF_UNITS)
 """Step ids; policies hang on the id, so that they are the same in every deployment."""
+
+OFTEN = 0.5
+SELDOM = 0.18
+"""How often a step is there: one of a unit brings many handlers or runs with it."""
 
 RETRIES: dict[str, Retry | None] = {
     "s1": Retry(max_attempts=2, then="hold"),
@@ -46,8 +41,11 @@ RETRIES: dict[str, Retry | None] = {
     "s4": Retry(max_attempts=4, then="fail", never=(Impossible,), unwind_max_attempts=2),
     "s5": Retry(initial=20.0, cap=200.0, jitter=0.5),
     "s7": Retry(max_attempts=1, then="hold", never=(Impossible,)),
+    "f1": Retry(max_attempts=3, then="fail", initial=1.0),
+    "f2": Retry(max_attempts=2, then="fail", never=(Impossible,)),
+    "t1": Retry(max_attempts=4, then="hold", initial=2.0),
 }
-TIMEOUTS: dict[str, float] = {"s0": 2.0, "s2": 5.0, "s4": 1.0, "s6": 30.0}
+TIMEOUTS: dict[str, float] = {"s0": 2.0, "s2": 5.0, "s4": 1.0, "s6": 30.0, "f2": 4.0}
 
 
 @dataclass(frozen=True)
@@ -77,125 +75,21 @@ class Design:
     broken_condition: bool = False
     deadline_s: float | None = None
 
+    @property
+    def pool(self) -> Sequence[str]:
+        """Ids of the steps that it may have.
+
+        What may be a child has none itself; and where it may queue for a slot, it waits for no run: that one might in
+        the end wait for it, as nobody sees.
+        """
+        if self.id != CHILD_PIPELINE:
+            return POOL
+        return [step for step in POOL if step not in PARENTS and (step not in WAITS or self.slot != "live")]
+
 
 def condition_holds(step: str, number: int) -> bool:
     """What the conditions of all designs say, for the order of that number."""
     return (number * 7 + int(step[1:])) % 3 != 0
-
-
-async def forward(inv: Inv) -> str:
-    """The handler of every step."""
-    return await inv.deps.forward(inv)
-
-
-async def forward_of_nap(inv: Inv) -> Text:
-    """The handler of a step that sleeps in other deployments."""
-    return await inv.deps.forward(inv)
-
-
-async def asked(inv: Inv) -> str | Later:
-    """The handler of every poll."""
-    return await inv.deps.asked(inv)
-
-
-async def backward(inv: UnwindInvocation[Order, Seat], state: Text) -> None:
-    """The unwind handler of every step."""
-    await inv.deps.backward(inv, state)
-
-
-async def backward_in_doubt(inv: UnwindInvocation[Order, Seat]) -> None:
-    """The handler of every step for unwinding in doubt."""
-    await inv.deps.backward(inv, None)
-
-
-def condition(inv: Inv) -> bool:
-    """The condition of every conditional step."""
-    return condition_holds(inv.step_id, inv.input.number)
-
-
-def broken_condition(inv: Inv) -> bool:
-    """A condition with a bug."""
-    raise RuntimeError("the condition has a bug")
-
-
-def _build_step(
-    one: StepDesign, needed: Step[Order, Seat, Text] | None, condition: Callable[[Inv], bool]
-) -> Step[Order, Seat, Text]:
-    when = condition if one.conditional else None
-    if one.sleep_s:
-        slept = Sleep(one.id, one.sleep_s) if when is None else Sleep(one.id, one.sleep_s, when=when)
-        return cast("Step[Order, Seat, Text]", slept)
-    if one.id in MAIL:
-        late = {"on_timeout": LATE[one.id]} if one.patience_s and one.id in LATE else {}
-        options: dict[str, Any] = {"timeout": one.patience_s or None, "when": when, **late}
-        return cast("Step[Order, Seat, Text]", AwaitMessage(one.id, name=one.id, type=str, **options))
-    need: tuple[Need, ...] = ()
-    if needed is not None:
-        loose = one.need_is_optional or needed.when is not None
-        need = (optional(needed),) if loose else (needed,)
-    polls = one.id in POLLS
-    handler = asked if polls else forward_of_nap if one.id in NAPS else forward
-    kind = cast("type[AsyncStep[Order, Seat, Text]]", AsyncPoll if polls else AsyncStep)
-    return kind(
-        one.id,
-        handler,
-        True,
-        unwind=backward if one.unwind else None,
-        unwind_is_async=True,
-        unwind_in_doubt=backward_in_doubt if one.unwind and one.in_doubt else None,
-        unwind_in_doubt_is_async=True,
-        timeout_s=TIMEOUTS.get(one.id),
-        retry=RETRIES.get(one.id),
-        needs=need,
-        when=when,
-        on_cancel="settle" if one.settle else "cancel",
-        polls=polls,
-    )
-
-
-def build(design: Design, seat: Seat) -> Bound:
-    """The pipeline of a design, bound to a seat of the world."""
-    steps: dict[str, Step[Order, Seat, Text]] = {}
-    for one in design.steps:
-        needed = steps.get(one.needs)
-        made = _build_step(one, needed, broken_condition if design.broken_condition else condition)
-        steps[one.id] = retired(made) if one.retired else made
-        if needed is not None:
-            seat.reads[design.id, one.id] = (needed, one.need_is_optional or needed.when is not None)
-
-    @asynccontextmanager
-    async def deps() -> AsyncGenerator[Seat]:
-        yield seat
-
-    pipeline: Pipeline[Order, Seat, str] = Pipeline(
-        id=design.id,
-        input=Order,
-        deps=Seat,
-        steps=tuple(steps.values()),
-        output=_output(steps, design.broken_output),
-        failure_output=_failure_output,
-        resource=lambda order: order.resource,
-        slot=design.slot,
-        deadline=design.deadline_s,
-    )
-    return pipeline.bind(deps)
-
-
-def _output(steps: dict[str, Step[Order, Seat, Text]], broken: bool) -> Callable[[Inv], str]:
-    def output(inv: Inv) -> str:
-        if broken:
-            raise RuntimeError("the output function has a bug")
-        called = [
-            step for step in steps.values() if step.shape != "sleep"
-        ]  # what a nap was called for is no sleep's state
-        states: list[Text] = [inv.get(step, None) for step in called]
-        return "+".join(state or "-" for state in states)
-
-    return output
-
-
-def _failure_output(inv: FailedInvocation[Order, Seat]) -> list[list[str]]:
-    return [list(inv.in_doubt), list(inv.half_unwound), list(inv.uncompensated), list(inv.unavailable)]
 
 
 # --- evolution
@@ -203,13 +97,19 @@ def _failure_output(inv: FailedInvocation[Order, Seat]) -> list[list[str]]:
 
 def first_design(pipeline: str, slot: SlotMode, dice: Dice) -> Design:
     """The design that a simulation begins with."""
-    ids = [step for step in POOL if dice.maybe(0.5)] or ["s0"]
-    return Design(pipeline, slot, tuple(_new_step(step, ids, dice) for step in ids))
+    design = Design(pipeline, slot, ())
+    chosen = [step for step in design.pool if dice.maybe(SELDOM if step in KINDS_OF_UNITS else OFTEN)]
+    ids = [step for step in chosen if step not in KINDS_OF_UNITS] or ["s0"]
+    for step in chosen:
+        if step in KINDS_OF_UNITS:  # anywhere: at the end, they would be reached when all faults are over
+            ids.insert(dice.number(0, len(ids)), step)
+    return replace(design, steps=tuple(_new_step(step, ids, dice) for step in ids))
 
 
 def _new_step(step: str, others: list[str], dice: Dice) -> StepDesign:
-    unwind = dice.maybe(0.6) and step not in MAIL
-    others = [other for other in others if other not in (*NAPS, *MAIL)]
+    unwind = dice.maybe(0.6) and step not in (*MAIL, *WAITS)
+    reads = step not in (*PARENTS, *WAITS)
+    others = [other for other in others if reads and other not in (*NAPS, *MAIL, *WAITS)]
     return StepDesign(
         step,
         unwind=unwind,
@@ -219,7 +119,7 @@ def _new_step(step: str, others: list[str], dice: Dice) -> StepDesign:
         needs=dice.choice(others) if others and dice.maybe(0.6) else "",
         need_is_optional=dice.maybe(0.4),
         sleep_s=dice.choice(DURATIONS_S) if step in NAPS and dice.maybe(0.8) else 0.0,
-        patience_s=dice.choice(PATIENCES_S) if step in MAIL else 0.0,
+        patience_s=dice.choice(PATIENCES_S) if step in (*MAIL, *WAITS) else 0.0,
     )
 
 
@@ -277,9 +177,9 @@ class Evolution:
 _Change = Callable[[Evolution, list[StepDesign], int, Dice], list[StepDesign]]
 
 
-def _insert(_past: Evolution, steps: list[StepDesign], _at: int, dice: Dice) -> list[StepDesign]:
+def _insert(past: Evolution, steps: list[StepDesign], _at: int, dice: Dice) -> list[StepDesign]:
     here = [step.id for step in steps]
-    free = [step for step in POOL if step not in here]
+    free = [step for step in past.now.pool if step not in here]
     if free:
         steps.insert(dice.number(0, len(steps)), _new_step(dice.choice(free), here, dice))
     return steps
@@ -333,7 +233,8 @@ def _flip(flag: str) -> _Change:
             case "duration":
                 steps[:] = [replace(one, sleep_s=dice.choice(DURATIONS_S)) if one.sleep_s else one for one in steps]
                 steps[:] = [
-                    replace(one, patience_s=dice.choice(PATIENCES_S)) if one.id in MAIL else one for one in steps
+                    replace(one, patience_s=dice.choice(PATIENCES_S)) if one.id in (*MAIL, *WAITS) else one
+                    for one in steps
                 ]
             case _:
                 steps[at] = replace(step, settle=not step.settle)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from perdure.testing.simulation.law import NOTICE_US
+from perdure.testing.simulation.parts import base
 
 if TYPE_CHECKING:
     from perdure.testing.simulation.judge import Judge
@@ -35,8 +36,8 @@ def check_start(judge: Judge, name: AttemptKey, worker: str) -> None:
     judge.demand(
         held_us <= NOTICE_US or deaf, "R-17", f"a handler of {step} started {held_us} us after its pipeline was held"
     )
-    if judge.open != (phase, step, number):
-        ended = judge.resolved_at_us.get((phase, step))
+    if not judge.is_open(phase, step, number):
+        ended = judge.resolved_at_us.get((phase, base(step)))
         just_now = ended is not None and (law.now_us() - ended < NOTICE_US or law.deaf(worker, ended))
         known = number <= judge.attempts(phase, step)
         judge.demand(known and just_now, "M-8", f"{phase} {step}#{number} started, and is not what is reserved")

@@ -16,6 +16,7 @@ from perdure.core.topology import Topology
 from perdure.ports.store import TERMINAL, Append, AppendResult, IndexState, PipelineHold, WaitCycle
 from perdure.runtime.registry import topologies
 from perdure.storage.memory_data import MemoryData, MemoryRun
+from perdure.testing.simulation import kin
 from perdure.testing.simulation.crew import Crew
 from perdure.testing.simulation.designs import RETRIES, condition_holds
 from perdure.testing.simulation.dice import Dice
@@ -63,6 +64,7 @@ class History(MemoryData):
         trace: what happened, in order; equal for equal seeds.
         calls: what callers are asking now.
         removed: runs that retention took away.
+        by_number: the first run of each order that waited for no slot.
         crew: what is known of the workers of a shared store.
     """
 
@@ -74,6 +76,8 @@ class History(MemoryData):
         self.violations: list[Violation] = []
         self.trace: list[str] = []
         self.removed: set[str] = set()
+        self.by_number: dict[int, str] = {}
+        self._circles: set[str] = set()
         self.world: World | None = None
         self.calls: dict[asyncio.Task[None], None] = {}
         self.on_violation: Callable[[], None] = lambda: None
@@ -107,6 +111,7 @@ class History(MemoryData):
         self._before = ("", "") if known is None or known.state is None else (known.state.status, known.state.worker)
         result = super().append(append)
         name = type(result).__name__
+        self._see_circle(append.run_id, append.index, result)
         if self._row_count(append.run_id) == before:
             self.note(f"append {append.run_id[-5:]} {append.first_seq} -> {name}, nothing written")
             return result
@@ -117,6 +122,8 @@ class History(MemoryData):
         self.crew.check_append(append)
         judge.on_append(append, facts)
         self._check_index(append.run_id)
+        if judge.ended is not None:
+            self._check_waiters(append.run_id)
         if append.index is not None and append.index.worker and append.token:
             self._demand(append.run_id, self.lives(append.index.worker), "R-16", "a dead process owns the run")
         return result
@@ -131,6 +138,7 @@ class History(MemoryData):
         run = self.at(locator)
         run_id = run.run_id if run is not None else "?"
         self.note(f"index {run_id[-5:]} {state.status} due {state.due_us} {state.reason[:40]} -> {done}")
+        self._see_circle(run_id, state, done)
         if done is True:
             self.judges[run_id].was_invalid |= state.status == "invalid"
             self._check_index(run_id)
@@ -141,6 +149,8 @@ class History(MemoryData):
         run_id = run.run_id
         if self.judges[run_id].ended is None:
             self.blame(run_id, "R-9", "retention removed a run that has not ended")
+        for waiter in self._waiters(run_id):
+            self.blame(run_id, "R-9", f"retention removed a run whose end {waiter} has yet to see")
         self.removed.add(run_id)
         super().remove(run)
 
@@ -173,6 +183,7 @@ class History(MemoryData):
             self._demand(run_id, state.status != "running", "R-16", "running without an owner")
             waits = state.due_us is not None or state.status == "held" or (state.status == "invalid" and state.reason)
             waits = waits or (run.waiting and self._has_before(run_id)) or judge.waits_for_message()
+            waits = waits or kin.waits(judge)
             self._demand(run_id, bool(waits), "R-16", f"{state.status} and waits for nothing")
             self._demand(run_id, state.canceling == (judge.cancel is not None), "J-11", "canceling differs")
             held = judge.held is not None
@@ -181,6 +192,32 @@ class History(MemoryData):
     def _demand(self, run_id: str, held: bool, rule: str, problem: str) -> None:
         if not held:
             self.blame(run_id, rule, problem)
+
+    def _see_circle(self, run_id: str, state: IndexState | None, result: object) -> None:
+        """The store refused a wait: it would close a circle of runs that wait for each other [R-13]."""
+        if isinstance(result, WaitCycle) and state is not None:
+            self.count("circle refused")
+            self._circles.add(run_id)
+            circle = kin.reaches(self, run_id, list(state.awaits))
+            self._demand(run_id, circle, "R-13", f"its wait for {state.awaits} closes no circle, and was refused")
+
+    def _waiters(self, run_id: str) -> list[str]:
+        """Runs that nobody owns and that wait for this one."""
+        found: list[str] = []
+        for judge in self.judges.values():
+            run = self.run(judge.run_id) if judge.pin is not None and judge.ended is None else None
+            free = run is not None and run.state is not None and not run.state.worker
+            if free and run_id in kin.targets(judge):
+                found.append(judge.run_id)
+        return found
+
+    def _check_waiters(self, run_id: str) -> None:
+        """In the append that ends a run, whoever has waited for enough is due [R-16]."""
+        for waiter in self._waiters(run_id):
+            run = self.run(waiter)
+            if run is not None and run.state is not None and run.state.status == "ready" and not run.waiting:
+                due = run.state.due_us is not None or kin.waits(self.judges[waiter])
+                self._demand(waiter, due, "R-16", f"{run_id} has ended, and its end wakes nobody")
 
     # --- the law
 
@@ -238,6 +275,22 @@ class History(MemoryData):
     def attempt(self, name: AttemptKey) -> Attempt | None:
         """What the world saw of an attempt."""
         return self.world.attempts.get(name) if self.world is not None else None
+
+    def judge(self, run_id: str) -> Judge | None:
+        """What is known of a run."""
+        return self.judges.get(run_id)
+
+    def is_removed(self, run_id: str) -> bool:
+        """Whether retention took a run away."""
+        return run_id in self.removed
+
+    def named(self, run_id: str, step: str) -> list[str]:
+        """The runs that the code last told a step to wait for."""
+        return [] if self.world is None else self.world.named.get((run_id, step), [])
+
+    def told_of_circle(self, run_id: str) -> bool:
+        """Whether the store refused a wait of the run."""
+        return run_id in self._circles
 
     def delete_worker(self, worker: str) -> None:
         """A careless hand deletes the row of a worker, which finds out at its next renewal."""
@@ -358,6 +411,9 @@ class History(MemoryData):
 
     def check_slot(self, run_id: str, submitted: RunSubmitted) -> None:
         """At most one run that has not ended occupies a slot [M-1]; of `once`, one for ever."""
+        if not submitted.waits:
+            number: object = msgspec.json.decode(submitted.input)["number"]
+            self.by_number.setdefault(int(str(number)), run_id)
         key = submitted.annotations.get("key", "")
         for other in self.judges.values() if key else ():
             if other.run_id != run_id and other.key() == key:

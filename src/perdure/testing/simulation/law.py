@@ -9,6 +9,7 @@ from perdure.core.retry import Retry
 from perdure.core.topology import Topology
 
 if TYPE_CHECKING:
+    from perdure.testing.simulation.judge import Judge
     from perdure.testing.simulation.world import Attempt, AttemptKey
 
 
@@ -102,6 +103,22 @@ class Law(Protocol):
 
     def held_for_us(self, run_id: str) -> int:
         """For how long the pipeline of a run has been held."""
+        ...
+
+    def judge(self, run_id: str) -> Judge | None:
+        """What is known of another run; None: it does not exist."""
+        ...
+
+    def is_removed(self, run_id: str) -> bool:
+        """Whether retention took a run away."""
+        ...
+
+    def named(self, run_id: str, step: str) -> list[str]:
+        """The runs that the code last told a step to wait for."""
+        ...
+
+    def told_of_circle(self, run_id: str) -> bool:
+        """Whether the store refused a wait of the run because it would close a circle."""
         ...
 
     def check_turn(self, run_id: str, submitted: RunSubmitted) -> None:

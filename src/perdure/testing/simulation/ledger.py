@@ -8,6 +8,8 @@ from typing import Literal
 import msgspec
 
 from perdure.core.facts import (
+    BoundaryOpened,
+    BoundaryResolved,
     Fact,
     Failure,
     MessageReceived,
@@ -32,12 +34,20 @@ from perdure.core.facts import (
     SegmentAttemptStarted,
 )
 from perdure.core.topology import StepSpec, Topology
-from perdure.testing.simulation.world import Order
+from perdure.testing.simulation.orders import Order
+from perdure.testing.simulation.parts import base, index_of, part, said
+from perdure.testing.simulation.unit import UNIT_FACTS, Unit, UnitFact
 
 
 @dataclass
 class Entry:
-    """One step's forward operation."""
+    """One step's forward operation.
+
+    Attributes:
+        until_us: of a sleep, when it is over; of another wait, when it has lasted too long.
+        message, runs, need: what a wait is for, and how many of the runs have to end.
+        unit: its items or child runs; with a state, or where an operator passed over it, it is the `former`.
+    """
 
     status: Literal["unresolved", "succeeded", "skipped", "failed"]
     attempts: int = 0
@@ -45,11 +55,16 @@ class Entry:
     in_doubt: bool = False
     until_us: int = 0
     message: str = ""
+    runs: tuple[str, ...] | None = None
+    need: int = 0
+    unit: Unit | None = None
+    former: Unit | None = None
 
     @property
     def asleep(self) -> bool:
         """It sleeps: it was begun without an attempt, and is not over."""
-        return self.status == "unresolved" and self.until_us > 0 and not self.message
+        waits = bool(self.message) or self.runs is not None
+        return self.status == "unresolved" and self.until_us > 0 and not waits
 
 
 @dataclass
@@ -74,6 +89,7 @@ class Ledger:
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.seq: int = 0
+        self.now_us = 0
         self.tail = b""
         self.submitted: RunSubmitted | None = None
         self.token = 0
@@ -125,6 +141,8 @@ class Ledger:
                 nap = self.asleep()
                 if fact.retry or self.current is not None:
                     self.due_us = 0 if nap is None else nap.until_us
+                if (unit := self.unit()) is not None:
+                    unit.release()
             case RunAbandoned():
                 self._fold_abandoned(fact)
             case MessageReceived():
@@ -139,7 +157,7 @@ class Ledger:
                 self.ended = fact
                 self.held = None
             case OperationProgress():
-                self.memos[fact.phase, fact.step, fact.name] = msgspec.json.decode(fact.value)
+                self.memos[fact.phase, part(fact.step, fact.item), fact.name] = msgspec.json.decode(fact.value)
             case _:
                 self._fold_operation(fact)
 
@@ -185,13 +203,32 @@ class Ledger:
                 self.due_us = 0
             case OperationParked(step=step, due_us=due_us, passed=passed):
                 message = fact.awaits[0] if fact.shape == "message" else ""
-                self.forward[step] = Entry("unresolved", until_us=due_us, message=message)
-                self.pin, self.due_us = step, 0 if message else due_us
+                runs = fact.awaits if fact.shape == "runs" else None
+                self.forward[step] = Entry("unresolved", until_us=due_us, message=message, runs=runs, need=fact.need)
+                self.pin, self.due_us = step, due_us if fact.shape == "sleep" else 0
                 self.passed |= set(passed)
             case OperationResolved():
                 self._fold_resolved(fact)
+            case _ if isinstance(fact, UNIT_FACTS):
+                self._fold_unit(fact)
             case _:
                 pass
+
+    def _fold_unit(self, fact: UnitFact) -> None:
+        step = fact.step
+        if isinstance(fact, BoundaryOpened):
+            unit = Unit(fact.shape, [bytes(item) for item in fact.items], fact.pipeline, self.now_us)
+            self.forward[step] = Entry("unresolved", unit=unit)
+            self.pin, self.due_us = step, 0
+            self.passed |= set(fact.passed)
+            return
+        entry = self.forward.get(step)
+        if entry is None or entry.unit is None:
+            return
+        entry.attempts += entry.unit.fold(fact)
+        if isinstance(fact, BoundaryResolved):
+            self._progress(step, "succeeded", entry.unit.state(collect=fact.collect))
+            self._end_operation(step)
 
     def _fold_reserved(self, fact: OperationReserved) -> None:
         step = fact.step
@@ -222,6 +259,8 @@ class Ledger:
             self.crossed |= set(fact.crossed)
         elif fact.how == "fail" and fact.failure is not None:
             self._fail(step, fact.failure, in_doubt=self.attempts("forward", step) > 0, passed=fact.passed)
+            if (unit := self.forward[step].unit) is not None:
+                unit.fence()
         else:
             skipped = fact.how == "skip"
             self.passed |= set(fact.passed)
@@ -233,6 +272,7 @@ class Ledger:
     def _progress(self, step: str, status: Literal["succeeded", "skipped"], state: object) -> None:
         entry = self.forward.setdefault(step, Entry("unresolved"))
         entry.status, entry.state = status, state
+        entry.unit, entry.former = None, entry.unit
         self.pin = None
 
     def _fail(self, step: str, failure: Failure, *, in_doubt: bool, passed: tuple[str, ...]) -> None:
@@ -258,21 +298,50 @@ class Ledger:
         entry = None if self.pin is None else self.forward[self.pin]
         return entry if entry is not None and entry.message else None
 
+    def awaiting(self) -> Entry | None:
+        """The wait for runs that is open, if there is one."""
+        entry = None if self.pin is None else self.forward[self.pin]
+        return entry if entry is not None and entry.runs is not None else None
+
+    def unit(self) -> Unit | None:
+        """The items, turns or child runs that the run stands at."""
+        entry = None if self.pin is None else self.forward[self.pin]
+        return None if entry is None else entry.unit
+
+    def is_open(self, phase: Phase, step: str, number: int) -> bool:
+        """Whether an attempt of a step, or of an item, is reserved, and nothing recorded of its end."""
+        index = index_of(step)
+        if index is None:
+            return self.open == (phase, step, number)
+        unit = self.unit() if self.pin == base(step) else None
+        found = None if unit is None else unit.part(index)
+        return found is not None and found.open and found.attempts == number
+
+    def fates(self, step: str) -> list[str]:
+        """What became of each item of a step that did not succeed; nothing of one that did [U-12]."""
+        entry = self.forward.get(step)
+        return entry.unit.fates() if entry is not None and entry.unit is not None else []
+
     def waits_for_message(self) -> bool:
         """Nothing is to be done before a message comes."""
         entry = self.waiting()
         return entry is not None and not self.unread.get(entry.message) and not entry.until_us and self.cancel is None
 
     def attempts(self, phase: Phase, step: str) -> int:
-        """Attempts reserved so far."""
-        entry = self.forward.get(step) if phase == "forward" else self.unwind.get(step)
-        return 0 if entry is None else entry.attempts
+        """Attempts reserved so far, of a step or of an item."""
+        entry = self.forward.get(base(step)) if phase == "forward" else self.unwind.get(step)
+        index = index_of(step)
+        if index is None:
+            return 0 if entry is None else entry.attempts
+        unit = (entry.unit or entry.former) if isinstance(entry, Entry) else None
+        found = None if unit is None else unit.part(index)
+        return 0 if found is None else found.attempts
 
     def state_text(self, step: str) -> str | None:
         """A committed state, as the handlers of the simulation return them."""
         entry = self.forward.get(step)
         done = entry is not None and entry.status == "succeeded" and entry.state is not None
-        return str(entry.state) if entry is not None and done else None
+        return said(entry.state) if entry is not None and done else None
 
     def memo_text(self, phase: Phase, step: str, name: str) -> str | None:
         """A recorded memo; an unwind handler sees those of its forward operation, unless it has one of its own."""

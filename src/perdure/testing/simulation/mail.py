@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from perdure.core.facts import MessageReceived, OperationFailed, OperationParked, OperationSucceeded, OperationWoken
+from perdure.testing.simulation import pauses
 from perdure.testing.simulation.designs import LATE, MAIL
 
 if TYPE_CHECKING:
@@ -36,15 +37,8 @@ def _received(judge: Judge, fact: MessageReceived) -> None:
 def _waits(judge: Judge, fact: OperationParked) -> None:
     """A wait begins: of the next step, for its message, for as long as the code says [B-20, B-24]."""
     step = fact.step
-    judge.check_forward(step, fact.passed)
+    pauses.judge_begins(judge, step, fact.passed, "wait")
     judge.demand(step in MAIL and fact.awaits == (step,), "B-20", f"{step} waits for {fact.awaits}")
-    judge.demand(judge.held is None, "R-17", f"{step} began to wait in a held run")
-    judge.demand(judge.cancel is None, "R-12", f"{step} began to wait after the cancel")
-    judge.demand(step not in judge.forward, "B-24", f"{step} began to wait, and was begun before")
-    judge.demand(judge.due_us <= judge.now_us, "R-4", f"{step} began to wait before it was due")
-    spec = judge.spec(step)
-    if spec is not None and spec.conditional:
-        judge.demand(judge.law.holds(step, judge.submitted), "E-12", f"{step} waits although its condition is false")
     patience_us = judge.patience_us(step)
     until_us = judge.now_us + patience_us if patience_us else 0
     judge.demand(fact.due_us == until_us, "B-20", f"{step} waits until {fact.due_us}, not {until_us}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from perdure.core.facts import (
     Fact,
+    ItemRetryScheduled,
     OperationParked,
     OperationRetryScheduled,
     OperationSucceeded,
@@ -23,17 +24,22 @@ if TYPE_CHECKING:
     from perdure.testing.simulation.judge import Judge
 
 
+def judge_begins(judge: Judge, step: str, passed: tuple[str, ...], what: str) -> None:
+    """A step begins that calls no handler of its own: it is the next, and nothing stands against it [B-15, B-20]."""
+    judge.check_forward(step, passed)
+    judge.demand(judge.held is None, "R-17", f"{step} began to {what} in a held run")
+    judge.demand(judge.cancel is None, "R-12", f"{step} began to {what} after the cancel")
+    judge.demand(step not in judge.forward, "B-15", f"{step} began to {what}, and was begun before")
+    judge.demand(judge.due_us <= judge.now_us, "R-4", f"{step} began to {what} before it was due")
+    spec = judge.spec(step)
+    if spec is not None and spec.conditional:
+        judge.demand(judge.law.holds(step, judge.submitted), "E-12", f"{step} began although its condition is false")
+
+
 def judge_parked(judge: Judge, fact: OperationParked) -> None:
     """A sleep begins: of the next step, which sleeps as deployed now, for as long as the code says [B-15, B-20]."""
     step = fact.step
-    judge.check_forward(step, fact.passed)
-    judge.demand(judge.held is None, "R-17", f"{step} began to sleep in a held run")
-    judge.demand(judge.cancel is None, "R-12", f"{step} began to sleep after the cancel")
-    judge.demand(step not in judge.forward, "B-15", f"{step} began to sleep, and was begun before")
-    judge.demand(judge.due_us <= judge.now_us, "R-4", f"{step} began to sleep before it was due")
-    spec = judge.spec(step)
-    if spec is not None and spec.conditional:
-        judge.demand(judge.law.holds(step, judge.submitted), "E-12", f"{step} sleeps although its condition is false")
+    judge_begins(judge, step, fact.passed, "sleep")
     length_us = judge.sleep_us(step)
     judge.demand(length_us > 0, "B-15", f"{step} began to sleep, and does not sleep as deployed now")
     slept_us = fact.due_us - judge.now_us
@@ -57,12 +63,14 @@ def judge_woken(judge: Judge, fact: OperationSucceeded) -> None:
 def judge_suspended(judge: Judge, fact: SegmentSuspended) -> None:
     """The run rests at a step that waits, and its segment ends there, once [J-16]."""
     judge.demand(not judge.suspended, "J-16", "the segment had ended before")
-    waits = (judge.asleep() is not None or judge.waiting() is not None) and judge.pin == fact.step
+    waits = judge.asleep() is not None or judge.waiting() is not None or judge.awaiting() is not None
+    unit = judge.unit()
+    waits = (waits or (unit is not None and bool(unit.open))) and judge.pin == fact.step
     judge.demand(waits, "J-16", f"the segment ended at {fact.step}, which does not wait")
     judge.suspended = True
 
 
-def judge_later(judge: Judge, fact: OperationRetryScheduled, attempt: Attempt | None) -> None:
+def judge_later(judge: Judge, fact: OperationRetryScheduled | ItemRetryScheduled, attempt: Attempt | None) -> None:
     """A poll said later: it is no failure, and asks for exactly that much time [B-15, M-17]."""
     said = attempt is not None and attempt.how == "later"
     judge.demand(said, "M-17", f"{fact.step}#{fact.attempt} is to be called later, its end was {attempt}")
@@ -90,6 +98,7 @@ def judge_given_up(judge: Judge, fact: RunFailed) -> None:
     lists = judge.lists(judge.law.newest(pipeline))
     said = [list(fact.in_doubt), list(fact.half_unwound), list(fact.uncompensated), list(fact.unavailable)]
     judge.demand(said == lists, "U-9", f"given up; lists are {said}, not {lists}")
+    judge.check_counts(fact)
     judge.demand(judge.output() is None, "D-7", "a run that was given up has an output")
     judge.ended_line = judge.law.line()
     judge.law.count("run abandoned")

@@ -8,9 +8,11 @@ from perdure.errors import PerdureError, StoreUnavailable
 from perdure.ports.store import Serving
 from perdure.runtime.client import Client
 from perdure.testing.clock import VirtualLoop
+from perdure.testing.simulation import kin
 from perdure.testing.simulation.asking import Asking
 from perdure.testing.simulation.dice import Dice
 from perdure.testing.simulation.history import History
+from perdure.testing.simulation.judge import Judge
 from perdure.testing.simulation.process import CONCURRENCY, Clock, Process, new_process
 from perdure.testing.simulation.store import FaultyStore
 from perdure.testing.simulation.world import World
@@ -233,6 +235,15 @@ class Play(Asking):
             if judge.ended is None:
                 self._check_waits(run_id)
                 self.history.check_superseded(run_id)
+                circle = self._stuck(judge) and kin.reaches(self.history, run_id, kin.targets(judge), self._stuck)
+                if circle:
+                    self.history.blame(run_id, "R-13", "it waits in a circle, and nobody has noticed")
+
+    def _stuck(self, judge: Judge) -> bool:
+        """Whether a run goes on only when all those that it waits for have ended."""
+        run = self.history.run(judge.run_id)
+        ready = run is not None and run.state is not None and run.state.status == "ready"
+        return ready and kin.waits(judge) and kin.needs_all(judge)
 
     async def _wait_for_rest(self) -> None:
         for _ in range(600):
@@ -279,7 +290,7 @@ class Play(Asking):
         run = self.history.run(run_id)
         if run is None or run.state is None:
             return False
-        asks = self.history.judges[run_id].waits_for_message()
+        asks = self.history.judges[run_id].waits_for_message() or kin.waits(self.history.judges[run_id])
         waits = run.waiting or asks or self.history.held_lately(run_id, 0)  # for its slot, a message, or its pipeline
         return run.state.status in ("held", "invalid") or (waits and not run.state.worker)
 

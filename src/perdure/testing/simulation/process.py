@@ -11,8 +11,9 @@ from perdure.define.pipeline import AnyPipeline
 from perdure.errors import StoreInUse, StoreUnavailable
 from perdure.runtime.engine import Engine
 from perdure.testing.clock import VirtualLoop, VirtualSystem
+from perdure.testing.simulation.building import build_all
 from perdure.testing.simulation.calls import Tasks
-from perdure.testing.simulation.designs import Design, build
+from perdure.testing.simulation.designs import Design
 from perdure.testing.simulation.dice import Dice
 from perdure.testing.simulation.shared_store import SharedStore
 from perdure.testing.simulation.store import FaultyStore
@@ -69,7 +70,7 @@ class Process:
         self._leave = asyncio.Event()
         self._settled = asyncio.Event()
         self._seat = Seat(world, number, self.crash, world.history.now_us, self.worker)
-        bound = [build(design, self._seat) for design in designs]
+        bound = build_all(designs, self._seat)
         self.pipelines: dict[str, AnyPipeline] = {one.pipeline.id: one.pipeline for one in bound}
         self._app = App(
             *bound,
@@ -136,6 +137,7 @@ class Process:
             return
         self._history.note(f"p{self.number} dies {why}")
         self.alive = self._seat.alive = False
+        self._seat.died_us = self._history.now_us()
         self.store.die()
         if self.engine is not None:
             self.engine.abort()
