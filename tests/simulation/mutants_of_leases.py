@@ -30,7 +30,7 @@ def rewritten(patch: pytest.MonkeyPatch, function: Callable[..., object], text: 
     source = f"from __future__ import annotations\n{source.replace(text, other)}"
     exec(source, function.__globals__, namespace)  # our own source
     for name, module in list(sys.modules.items()):
-        if name.startswith("perdure.runtime") and getattr(module, function.__name__, None) is function:
+        if name.startswith("perdure.") and getattr(module, function.__name__, None) is function:
             patch.setattr(module, function.__name__, namespace[function.__name__])
 
 

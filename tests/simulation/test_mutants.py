@@ -11,8 +11,9 @@ from tests.simulation.mutants import FIRST_SEEDS, MUTANTS, SEEDS, Mutant
 from tests.simulation.mutants_at_rest import AT_REST
 from tests.simulation.mutants_of_leases import OF_LEASES
 from tests.simulation.mutants_of_mail import OF_MAIL
+from tests.simulation.mutants_of_units import OF_UNITS
 
-ALL = MUTANTS + AT_REST + OF_MAIL + OF_LEASES
+ALL = MUTANTS + AT_REST + OF_MAIL + OF_UNITS + OF_LEASES
 
 
 @pytest.mark.parametrize("mutant", ALL, ids=lambda mutant: mutant.name.replace(" ", "-"))

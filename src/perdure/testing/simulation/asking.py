@@ -118,7 +118,7 @@ class Asking:
             self.callers.call("cancel in flight", lambda number: self.callers.cancel(number, client, run_id))
 
     async def _collect(self, _number: int, client: Client) -> None:
-        await client.gc(self.dice.delay_s(60.0))
+        await client.gc(self.dice.delay_s(self.dice.choice((1.0, 60.0))))
 
     def _invalid(self, run_id: str) -> str:
         """Why a run is invalid; empty if it is not."""

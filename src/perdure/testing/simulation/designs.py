@@ -119,8 +119,15 @@ def _new_step(step: str, others: list[str], dice: Dice) -> StepDesign:
         needs=dice.choice(others) if others and dice.maybe(0.6) else "",
         need_is_optional=dice.maybe(0.4),
         sleep_s=dice.choice(DURATIONS_S) if step in NAPS and dice.maybe(0.8) else 0.0,
-        patience_s=dice.choice(PATIENCES_S) if step in (*MAIL, *WAITS) else 0.0,
+        patience_s=_patience_s(step, dice),
     )
+
+
+def _patience_s(step: str, dice: Dice) -> float:
+    """How long a step waits for a message, or for runs, which as a rule end sooner than anybody writes; 0: for ever."""
+    if step in WAITS:
+        return dice.choice(PATIENCES_S) / 10
+    return dice.choice(PATIENCES_S) if step in MAIL else 0.0
 
 
 @dataclass
@@ -232,10 +239,7 @@ def _flip(flag: str) -> _Change:
                     steps[nap] = replace(steps[nap], sleep_s=0.0 if steps[nap].sleep_s else dice.choice(DURATIONS_S))
             case "duration":
                 steps[:] = [replace(one, sleep_s=dice.choice(DURATIONS_S)) if one.sleep_s else one for one in steps]
-                steps[:] = [
-                    replace(one, patience_s=dice.choice(PATIENCES_S)) if one.id in (*MAIL, *WAITS) else one
-                    for one in steps
-                ]
+                steps[:] = [replace(one, patience_s=_patience_s(one.id, dice)) for one in steps]
             case _:
                 steps[at] = replace(step, settle=not step.settle)
         return steps

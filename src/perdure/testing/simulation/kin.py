@@ -76,7 +76,7 @@ def end_of(law: Law, run_id: str) -> EndStatus | None:
 def needs_all(judge: Judge) -> bool:
     """Whether a run waits for each of its runs, and for nothing else."""
     awaiting = judge.awaiting()
-    return judge.held is None and judge.cancel is None and (awaiting is None or awaiting.need == len(targets(judge)))
+    return judge.held is None and (awaiting is None or awaiting.need == len(targets(judge)))
 
 
 def reaches(law: Law, run_id: str, first: list[str], through: Callable[[Judge], bool] = lambda _: True) -> bool:
@@ -198,6 +198,18 @@ def _check_told(judge: Judge, step: str, child: Judge) -> None:
         return
     late = child.told_us > since + TOLD_US and child.cancel is None
     judge.demand(not late, "B-21", f"{child.run_id} ended long after the cancel of its parent, and was not told")
+
+
+def check_at_rest(judge: Judge) -> None:
+    """A run that is canceled and waits for its child runs has handed that on [B-21]."""
+    unit, step = judge.unit(), judge.pin
+    if judge.cancel is None or unit is None or step not in PARENTS or KINDS_OF_UNITS[step].leaves:
+        return
+    spec = judge.spec(step)
+    for index in [] if spec is None or spec.settle else unit.open:
+        child = judge.law.judge(child_of(judge, step, unit, index))
+        told = child is None or child.ended is not None or child.cancel is not None
+        judge.demand(told, "B-21", f"child {index} of {step} was not told of the cancel")
 
 
 def judge_canceled(judge: Judge, step: str) -> None:

@@ -235,15 +235,16 @@ class Play(Asking):
             if judge.ended is None:
                 self._check_waits(run_id)
                 self.history.check_superseded(run_id)
-                circle = self._stuck(judge) and kin.reaches(self.history, run_id, kin.targets(judge), self._stuck)
-                if circle:
-                    self.history.blame(run_id, "R-13", "it waits in a circle, and nobody has noticed")
+                if self._stuck(judge):
+                    kin.check_at_rest(judge)
+                    if kin.reaches(self.history, run_id, kin.targets(judge), self._stuck):
+                        self.history.blame(run_id, "R-13", "it waits in a circle, and nobody has noticed")
 
     def _stuck(self, judge: Judge) -> bool:
         """Whether a run goes on only when all those that it waits for have ended."""
         run = self.history.run(judge.run_id)
         ready = run is not None and run.state is not None and run.state.status == "ready"
-        return ready and kin.waits(judge) and kin.needs_all(judge)
+        return ready and kin.waits(judge) and kin.needs_all(judge) and not self.history.held_lately(judge.run_id, 0)
 
     async def _wait_for_rest(self) -> None:
         for _ in range(600):
