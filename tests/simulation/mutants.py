@@ -294,13 +294,13 @@ MUTANTS = (
     Mutant("takes nothing over", ("R-16",), takes_nothing_over),
     Mutant("joins other input", ("R-5",), joins_whatever_occupies_the_slot),
     Mutant("lets two runs into a slot", ("M-1",), lets_two_runs_into_a_slot),
-    Mutant("does not know its own append again", ("J-8", "J-14", "I-1"), does_not_know_its_own_append),
+    Mutant("does not know its own append again", ("J-8", "J-14", "I-1", "R-5"), does_not_know_its_own_append),
     Mutant("forgets what is in doubt", ("U-9",), forgets_what_is_in_doubt),
     Mutant("calls canceled steps clean", ("R-12",), calls_every_canceled_step_clean),
     Mutant("never bounds retries", ("M-5",), never_bounds_retries),
     Mutant("keeps memos to itself", ("M-15",), keeps_memos_to_itself),
     Mutant("follows the first topology", ("E-", "U-"), ends_without_asking_for_appended_steps),
-    Mutant("wakes nobody", ("R-16", "R-12"), submits_without_a_wake_up),
+    Mutant("wakes nobody", ("R-16", "R-12", "R-17"), submits_without_a_wake_up),
 )
 """Every one is found within `SEEDS` seeds."""
 

@@ -155,13 +155,6 @@ def sees_circles_everywhere(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryAwaits, "closes_a_circle", closes)
 
 
-def removes_what_is_awaited(patch: pytest.MonkeyPatch) -> None:
-    def nobody(self: MemoryAwaits, run_id: str) -> bool:
-        return False
-
-    patch.setattr(MemoryAwaits, "awaited", nobody)
-
-
 def goes_on_without_its_children(patch: pytest.MonkeyPatch) -> None:
     def waits(p: Projection, spec: StepSpec) -> bool:
         return False
@@ -193,7 +186,6 @@ OF_UNITS = (
     Mutant("looks only before it waits", ("R-16",), looks_only_before_it_waits),
     Mutant("lets runs wait in a circle", ("R-13",), lets_runs_wait_in_a_circle),
     Mutant("sees circles everywhere", ("R-13",), sees_circles_everywhere),
-    Mutant("removes what is awaited", ("R-9",), removes_what_is_awaited),
     Mutant("goes on without its children", ("B-21",), goes_on_without_its_children),
     Mutant("tells no child of a cancel", ("B-21",), tells_no_child_of_a_cancel),
 )

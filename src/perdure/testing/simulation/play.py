@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
-from perdure.errors import PerdureError, StoreUnavailable
+from perdure.errors import KeyTaken, NotAllowed, PerdureError, StoreUnavailable
 from perdure.ports.store import Serving
 from perdure.runtime.client import Client
 from perdure.testing.clock import VirtualLoop
@@ -341,7 +342,8 @@ class Play(Asking):
                 await engine.release(run_id, actor="the end")
             entry = judge.waiting()
             if judge.ended is None and entry is not None and engine is not None:
-                await engine.send(run_id, entry.message, "the end", actor="the end")
+                with suppress(KeyTaken, NotAllowed):  # it ended or began to unwind at this moment
+                    await engine.send(run_id, entry.message, "the end", actor="the end")
 
     async def _give_up_split(self) -> None:
         """A step that sleeps in one run and was called in another cannot be both: one is given up [D-1, D-7]."""
