@@ -21,7 +21,6 @@ def test_a_broken_engine_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatc
     """J-14, M-8, R-4, R-5, R-12, R-16 and the others that the mutants name."""
     mutant.apply(monkeypatch)
     first = FIRST_SEEDS.get(mutant.name, 0)
-    assert first < SEEDS
     for seed in (first, *range(SEEDS)):
         violations = simulate(seed, shared=mutant.shared).violations
         if violations:
