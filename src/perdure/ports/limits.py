@@ -54,7 +54,8 @@ class LimitStore(Protocol):
 
     async def grant_permits(self, now_us: int, /) -> int:
         """Mend what waits for places under limits [R-16]: free ones go to those who have waited longest, who are due;
-        what runs hold that are not there any more, have ended or cannot start is free. In a shared store so is what a
-        run holds that is due and that no worker who is alive can take [D-4]. Returns how many got one.
+        what runs hold that are not there any more, have ended or cannot start is free. So is what a run holds that is
+        due and whose pipeline is held, or that in a shared store no worker who is alive can take [D-4]. Returns how
+        many got one.
         """
         ...

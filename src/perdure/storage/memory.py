@@ -316,11 +316,10 @@ class MemoryStore(MemoryBase):
         self._live()
         self._flush()
         in_line = self.data.limits.waiting
-        for run in self.data.runs() if self.data.shared else ():
+        for run in self.data.runs():
             if run.state is None or run.new is None or run.state.status != "ready" or run.state.due_us is None:
                 continue
-            served = workers.is_served(self.data, run.new.pipeline, run.state.generation)
-            if run.state.due_us <= now_us and not served:
+            if run.state.due_us <= now_us and workers.is_stranded(self.data, run.new.pipeline, run.state.generation):
                 self.data.limits.give_back(run.locator, run.state)
         self.data.limits.mend(now_us)
         self._committed()

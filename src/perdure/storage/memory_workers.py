@@ -21,9 +21,12 @@ def alive(data: MemoryData) -> set[str]:
     return {id for id, row in data.workers.items() if not row.dead}
 
 
-def is_served(data: MemoryData, pipeline: str, generation: int) -> bool:
-    """Whether a worker that is alive can take a run that this generation has advanced."""
-    return any(not row.dead and row.serves.get(pipeline, -1) >= generation for row in data.workers.values())
+def is_stranded(data: MemoryData, pipeline: str, generation: int) -> bool:
+    """Whether nobody may take a run that this generation has advanced, or nobody who is alive can."""
+    if any(hold.pipeline == pipeline and not hold.released_us for hold in data.pipeline_holds):
+        return True
+    served = any(not row.dead and row.serves.get(pipeline, -1) >= generation for row in data.workers.values())
+    return data.shared and not served
 
 
 def register(data: MemoryData, worker: WorkerRow) -> None:

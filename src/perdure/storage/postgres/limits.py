@@ -145,11 +145,13 @@ _GIVE_BACK = (
     "AND (p.kind = 'concurrency' OR (p.kind = 'in_flight' AND r.token = 0))"
 )
 _IN_LINE = "SELECT count(*) FROM @queue"
-_UNSERVED = """
-    r.status = 'ready' AND r.due_us <= %s AND NOT EXISTS (
-        SELECT 1 FROM @worker w WHERE NOT w.dead AND (w.serves::json ->> r.pipeline)::bigint >= r.generation)
+_STRANDED = """
+    r.status = 'ready' AND r.due_us <= %s AND (
+        EXISTS (SELECT 1 FROM @pipeline_hold h WHERE h.pipeline = r.pipeline AND h.released_us = 0)
+        OR NOT EXISTS (
+            SELECT 1 FROM @worker w WHERE NOT w.dead AND (w.serves::json ->> r.pipeline)::bigint >= r.generation))
 """
-"""Nobody who is alive can take the run [D-4]."""
+"""Nobody may take the run now, or nobody who is alive can [R-17, D-4]."""
 
 
 async def resize(session: Statements, place: Place, bounds: Mapping[str, int]) -> None:
@@ -174,7 +176,7 @@ async def mend(session: Statements, place: Place, now_us: int) -> int:
         "WHERE c.limit_id = b.limit_id AND c.key = b.key AND c.held <> b.held"
     )
     in_line = await session.number(_IN_LINE)
-    await session.run(f"{_GIVE_BACK} AND {_UNSERVED}", (now_us,))  # whoever waits for one of them gets it at once
+    await session.run(f"{_GIVE_BACK} AND {_STRANDED}", (now_us,))  # whoever waits for one of them gets it at once
     for limit, key in await session.rows("SELECT DISTINCT limit_id, key FROM @queue ORDER BY 1, 2"):
         while await session.one(_GRANT, (limit, key)) == (True,):
             pass

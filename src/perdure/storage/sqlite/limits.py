@@ -242,6 +242,14 @@ def give_back(con: sqlite3.Connection, pipeline: str) -> None:
     )
 
 
+_GIVE_BACK_STRANDED = """
+    DELETE FROM permit WHERE kind <> 'rate' AND run IN (
+        SELECT n FROM run WHERE limited = 1 AND worker IS NULL AND status = 'ready' AND due_us <= ?
+        AND pipeline IN (SELECT pipeline FROM pipeline_hold WHERE released_us = 0)
+        AND (kind = 'concurrency' OR token = 0))
+"""
+
+
 def resize(con: sqlite3.Connection, bounds: Mapping[str, int]) -> None:
     """See the port."""
     con.executemany("UPDATE bound SET size = ? WHERE limit_id = ?", [(size, limit) for limit, size in bounds.items()])
@@ -259,18 +267,21 @@ def mend(con: sqlite3.Connection, now_us: int) -> int:
         "UPDATE bound SET held = (SELECT count(*) FROM permit p "
         "WHERE p.limit_id = bound.limit_id AND p.key = bound.key AND p.kind <> 'rate')"
     )
-    granted = 0
+    in_line = "SELECT count(*) FROM queue"
+    waiting: int = con.execute(in_line).fetchone()[0]
+    con.execute(_GIVE_BACK_STRANDED, (now_us,))  # whoever waits for one of them gets it at once
     waited_for = con.execute("SELECT DISTINCT limit_id, key FROM queue ORDER BY 1, 2").fetchall()
     for place in waited_for:
         while con.execute(_grant("?1", "?2"), place).rowcount == 1:
-            granted += 1
+            pass
     con.execute(
         "DELETE FROM bound WHERE held = 0 AND next_us <= ? "
         "AND NOT EXISTS (SELECT 1 FROM queue q WHERE q.limit_id = bound.limit_id AND q.key = bound.key) "
         "AND NOT EXISTS (SELECT 1 FROM permit p WHERE p.limit_id = bound.limit_id AND p.key = bound.key)",
         (now_us,),
     )
-    return granted
+    left: int = con.execute(in_line).fetchone()[0]
+    return waiting - left
 
 
 _USES = """

@@ -187,6 +187,20 @@ async def a_held_pipeline_keeps_nobody_waiting(lab: Lab) -> None:
 
 
 @check
+async def a_lost_run_of_a_held_pipeline_keeps_nobody_waiting(lab: Lab) -> None:
+    """Its worker died while it was in the middle of an operation; it cannot go on before the release [R-17, R-3]."""
+    store = await lab.engine()
+    await holder(store, "run-1", BANK)
+    other = Draft("run-2", pipeline="refund")
+    await put(store, other, other.submit(waiting(BANK, token=0)))
+    await store.hold_pipeline(PipelineHold("payout", "ada", "", AT))
+    expect(await store.grant_permits(AT + 1), 0, "while somebody has the run")
+    expect(await store.take_over(AT + 2), 1, "runs taken over")
+    expect(await store.grant_permits(AT + 3), 1, "afterwards")
+    await expect_due(store, other, AT, "the run of another pipeline")
+
+
+@check
 async def a_limit_grows_and_shrinks(lab: Lab) -> None:
     """A deployment changes the number; nobody loses a place [R-11]."""
     store = await lab.engine()
