@@ -206,6 +206,18 @@ def test_verify_finds_nothing_in_a_good_store(shop: Path, cli: Cli) -> None:
     assert found == {"runs": 1, "facts": 1, "findings": []}
 
 
+def test_verify_repairs_what_follows_from_the_facts(shop: Path, cli: Cli) -> None:
+    """J-11, R-10: a mutex that a hand gave to nobody is found, and gone after `--repair`."""
+    with sqlite3.connect(shop / "shop.db") as con:
+        con.execute("INSERT INTO mutex (tenant, resource, name, run) VALUES ('default', 'a', 'till', 999)")
+    con.close()
+    assert any("--repair` removes it" in found["problem"] for found in cli("verify", "--json").json()["findings"])
+    answer = cli("verify", "--repair")
+    assert answer.code == Exit.FINDING
+    assert "verify again" in answer.out + answer.err
+    assert cli("verify").code == Exit.OK
+
+
 @pytest.fixture
 def damaged(shop: Path, cli: Cli) -> str:
     """Give the id of a run with one fact changed in the file."""

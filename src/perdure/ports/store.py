@@ -25,6 +25,7 @@ from typing import Protocol
 from perdure.ports.joining import CallerConnection, Journal, OwnTransaction
 from perdure.ports.limits import LimitStore
 from perdure.ports.listing import ListPlace, RunCounts, RunFilter, RunPage, WaitsFor
+from perdure.ports.notes import Notebook
 from perdure.ports.places import Candidate, DueRun, Serving, Shared, Tenancy, share, share_served
 from perdure.ports.records import (
     TERMINAL,
@@ -111,6 +112,11 @@ class Store(LimitStore, RestStore, Protocol):
     @property
     def shared(self) -> bool:
         """Whether any number of engines may work on it, as workers that are registered and renew their leases [R-2]."""
+        ...
+
+    @property
+    def notes(self) -> Notebook:
+        """What is noted of runs beside their index rows."""
         ...
 
     async def open(self, *, owner: str | None) -> None:

@@ -267,7 +267,8 @@ class Client(Submitter, Schedules, Lister):
 
         Args:
             run_id: one run; None: all.
-            repair: write index rows anew where they are missing.
+            repair: write index rows anew where they are missing, and what is noted wrongly beside them: slots, mutexes,
+                places under limits, waits. The findings are those from before.
             progress: called with (runs done, runs in all).
         """
         from perdure.runtime.verifying import verify

@@ -13,11 +13,13 @@ from perdure.core.projection import REDUCER_VERSION, Projection, dump
 from perdure.core.signature import sign, signature_of
 from perdure.core.units import resting
 from perdure.errors import CorruptJournal, NotFound
+from perdure.ports.listing import FOR_A_LIMIT
 from perdure.ports.store import TERMINAL, LoadedRun, RunFilter, RunPage, RunRow, Snapshot, Store
 from perdure.runtime.arguments import STATUSES
 from perdure.runtime.indexing import corrupt_state, facts_state, new_run
 from perdure.runtime.info import Finding, VerifyReport
 from perdure.runtime.loading import fold_rows, projected
+from perdure.runtime.noted import astray, check_notes
 
 logger = logging.getLogger("perdure")
 
@@ -42,7 +44,11 @@ async def verify(
             continue
         snapshot = (await store.load(found) or loaded).snapshot
         facts += sum(row.count for row in loaded.rows)
-        findings += check_run(loaded, snapshot, now_us) or await _in_vain(store, loaded)
+        findings += (
+            check_run(loaded, snapshot, now_us)
+            or await _in_vain(store, loaded)
+            or await check_notes(store, loaded, repair=repair)
+        )
         runs += 1
         if progress is not None:
             progress(runs, max(total, runs))
@@ -52,8 +58,11 @@ async def verify(
         for entry in await store.ledgers():
             if entry.signature and signature_of(entry.ledger) != entry.signature:
                 findings.append(Finding(entry.example_run, 0, "the ledger that it shares with others was changed"))
+        findings += await astray(store)
         if repair:
             repaired = await rebuild(store, now_us)
+    if repair and findings:
+        await store.notes.forget_astray()
     return VerifyReport(runs, facts, tuple(findings), repaired)
 
 
@@ -112,15 +121,15 @@ def _row_problems(p: Projection, row: RunRow, now_us: int) -> list[str]:
         problems.append("its index row would have it wait longer than its facts do")
     if state.priority != p.priority and not state.worker and state.status != "corrupt":
         problems.append(f"its index row has priority {state.priority}, the facts have {p.priority}")
-    if state.signature not in (b"", sign(p)[0]):
+    noticed = not row.attention  # otherwise its owner has yet to take note
+    if state.signature not in (b"", sign(p)[0]) and noticed:
         problems.append("its index row says that other steps are behind it than its facts do")
-    if state.canceling != (p.cancel is not None) and not row.attention:  # its owner has yet to take note
+    if state.canceling != (p.cancel is not None) and noticed:
         problems.append("its index row and its facts differ on whether it is being canceled")
-    if state.status == "held" and p.held is None:
+    if state.status == "held" and p.held is None and noticed:
         problems.append("its index row says held, the facts do not")
-    nobodys = (
-        not state.worker and not row.waiting
-    )  # who picked it has yet to claim it, and leaves it to others in dying
+    # Who picked it has yet to claim it, and leaves it to others in dying; whether it stands in line is seen later.
+    nobodys = not state.worker and not row.waiting and not state.reason.startswith(FOR_A_LIMIT)
     if state.status == "ready" and state.due_us is None and expected.due_us is not None and nobodys:
         problems.append("it waits for a worker and has no due time")
     return problems
@@ -129,7 +138,7 @@ def _row_problems(p: Projection, row: RunRow, now_us: int) -> list[str]:
 async def _in_vain(store: Store, loaded: LoadedRun) -> list[Finding]:
     """Whether a run waits for others, and the store would not wake it [R-16]."""
     row = loaded.row
-    if row.state.status != "ready" or row.state.due_us is not None:
+    if row.state.status != "ready" or row.state.due_us is not None or row.state.worker:
         return []
     rest = resting(await projected(store, loaded))
     if not isinstance(rest, Parked) or not rest.awaits:

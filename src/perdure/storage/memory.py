@@ -15,6 +15,7 @@ from perdure.errors import InvalidArgument
 from perdure.ports.joining import CallerConnection, Journal, OwnTransaction
 from perdure.ports.limits import LimitUse
 from perdure.ports.listing import fits, place_of
+from perdure.ports.notes import Notebook
 from perdure.ports.store import (
     Deployment,
     DueRun,
@@ -45,6 +46,7 @@ from perdure.storage import memory_retention as retention
 from perdure.storage import memory_workers as workers
 from perdure.storage.memory_base import MemoryBase
 from perdure.storage.memory_data import MemoryData, MemoryRun
+from perdure.storage.memory_notes import MemoryNotebook
 
 __all__ = ["MemoryData", "MemoryRun", "MemoryStore", "shared"]
 
@@ -324,6 +326,12 @@ class MemoryStore(MemoryBase):
         self.data.limits.mend(now_us)
         self._committed()
         return in_line - self.data.limits.waiting
+
+    @property
+    def notes(self) -> Notebook:
+        self._live()
+        self._flush()
+        return MemoryNotebook(self.data)
 
     async def anybody_waits(self) -> bool:
         self._live()

@@ -33,6 +33,10 @@ class MemoryAwaits:
         """Whether somebody waits for it, or has yet to look how it ended."""
         return run_id in self._waiters
 
+    def targets(self, run_id: str) -> set[str]:
+        """What it waits for, or has yet to look at."""
+        return set(self._targets.get(run_id, ()))
+
     def left(self, run_id: str) -> int | None:
         """How many more have to end before it is due; None: it waits for none."""
         return self._left.get(run_id)

@@ -49,6 +49,10 @@ class MemoryEntrances:
             room.size = entrance
             room.runs.add(run)
 
+    def places(self, run: int) -> list[Place]:
+        """Where it is inside."""
+        return [place for place, room in self._rooms.items() if run in room.runs]
+
     def leave(self, run: int) -> None:
         """A run has ended, or is gone."""
         for place, room in list(self._rooms.items()):

@@ -172,6 +172,14 @@ class MemoryLimits:
         for place in unused:
             del self._bounds[place]
 
+    def places(self, run: int) -> list[Place]:
+        """Those that a run has; turns of rates are none."""
+        return [place for place, bound in self._bounds.items() if run in bound.holders]
+
+    def in_line(self, run: int) -> bool:
+        """Whether it stands in line for a place."""
+        return any(run in bound.line for bound in self._bounds.values())
+
     def uses(self) -> list[LimitUse]:
         """See `Store.limits`."""
         return [

@@ -58,6 +58,10 @@ class MemoryMutexes:
                 self._holders[mutex] = new
                 self._of_run.setdefault(locator, []).append(mutex)
 
+    def of(self, locator: int) -> list[Mutex]:
+        """Those that the run has."""
+        return list(self._of_run.get(locator, ()))
+
     def free(self, locator: int) -> None:
         """All that the run has."""
         self._free(locator)

@@ -13,6 +13,7 @@ from typing import TypeVar
 from perdure.errors import PerdureError, StoreUnavailable
 from perdure.ports.joining import CallerConnection
 from perdure.ports.limits import LimitUse
+from perdure.ports.notes import Notebook
 from perdure.ports.store import (
     Append,
     AppendResult,
@@ -43,6 +44,7 @@ from perdure.storage.postgres.entries import PutSnapshot, SetIndex
 from perdure.storage.postgres.jobs import Job, Work
 from perdure.storage.postgres.joined import JoinedTransaction, join
 from perdure.storage.postgres.listen import Listener
+from perdure.storage.postgres.notes import PostgresNotebook
 from perdure.storage.postgres.picking import Picker
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.readers import Readers
@@ -313,6 +315,10 @@ class PostgresStore:
 
     async def limits(self) -> Sequence[LimitUse]:
         return await self._read(limits.uses)
+
+    @property
+    def notes(self) -> Notebook:
+        return PostgresNotebook(self._read, self._write, self.place)
 
     async def anybody_waits(self) -> bool:
         return await self._read(awaits.anybody_waits)

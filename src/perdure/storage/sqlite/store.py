@@ -13,6 +13,7 @@ from typing import TypeVar
 from perdure.errors import InvalidArgument, PerdureError, StoreUnavailable
 from perdure.ports.joining import CallerConnection, Journal, OwnTransaction
 from perdure.ports.limits import LimitUse
+from perdure.ports.notes import Notebook
 from perdure.ports.store import (
     Append,
     AppendResult,
@@ -44,6 +45,7 @@ from perdure.storage.sqlite.alone import Alone
 from perdure.storage.sqlite.busy import PATIENCE_S
 from perdure.storage.sqlite.group import PutSnapshot, SetIndex
 from perdure.storage.sqlite.mail import Mailbox
+from perdure.storage.sqlite.notes import SqliteNotebook
 from perdure.storage.sqlite.owner import Ownership, holder_of
 from perdure.storage.sqlite.place import check_place
 from perdure.storage.sqlite.reader import Reader
@@ -383,6 +385,10 @@ class SqliteStore:
 
     async def grant_permits(self, now_us: int, /) -> int:
         return await self._write(lambda con: limits.mend(con, now_us))
+
+    @property
+    def notes(self) -> Notebook:
+        return SqliteNotebook(self._read, self._write)
 
     async def anybody_waits(self) -> bool:
         return await self._read(awaits.anybody_waits)

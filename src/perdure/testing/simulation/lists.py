@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from perdure.ports.limits import LimitUse
+from perdure.ports.notes import Notebook
 from perdure.ports.store import ListPlace, RunCounts, RunFilter, RunPage
 from perdure.storage.memory import MemoryStore
 
@@ -17,6 +18,10 @@ class FaultyLists:
     async def _read(self) -> None:
         """A read is about to be answered."""
         raise NotImplementedError
+
+    @property
+    def notes(self) -> Notebook:
+        return self._inner.notes
 
     async def list_runs(
         self, where: RunFilter, /, *, after: ListPlace | None = None, oldest_first: bool = False, limit: int = 50
