@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from urllib.parse import quote
 
 from tests.postgres import PostgresServer
@@ -11,21 +12,28 @@ class Standby(PostgresServer):
     """A replica in a folder of its own.
 
     Args:
-        primary: runs when this one is started for the first time.
+        primary: runs when this one is started for the first time; None: it is one itself at first.
     """
 
-    def __init__(self, primary: PostgresServer) -> None:
+    def __init__(self, primary: PostgresServer | None) -> None:
         super().__init__()
         self._primary = primary
 
     def start(self) -> None:
-        if not self.data.exists():
+        if self._primary is not None and not self.data.exists():
             base = ("-h", str(self._primary.folder), "-U", "perdure", "-D", str(self.data))
             self._run("pg_basebackup", *base, "-R", "-X", "stream", "-c", "fast")
         super().start()
 
+    def follow(self, primary: PostgresServer) -> None:
+        """Forget all it had, and become a replica of another server. It has to be stopped."""
+        shutil.rmtree(self.data, ignore_errors=True)
+        self._primary = primary
+        self.start()
+
     def caught_up(self) -> None:
         """Return when all that was committed on the primary by now is here, too."""
+        assert self._primary is not None
         there = self._primary.sql("SELECT pg_current_wal_lsn()").strip()
         while self.sql(f"SELECT pg_last_wal_replay_lsn() >= '{there}'").strip() != "t":
             pass

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
-from perdure import Invocation, NotFound, Succeeded, step
+from perdure import Engine, Invocation, NotFound, Retry, Succeeded, step
 from perdure.errors import StoreUnavailable, StoreUnusable
 from perdure.storage.postgres import Place
 from perdure.storage.postgres.session import Session
@@ -128,3 +130,71 @@ async def told(troubles: Troubles, words: str) -> None:
     while not any(words in trouble.problem for trouble in troubles.seen):
         await troubles.next()
     assert not any(trouble.fatal for trouble in troubles.seen)
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(5))
+async def test_one_failover_after_another(seed: int) -> None:
+    """Two workers, and servers that take turns, with a tail that is lost each time: every run that is still known ends,
+    no step is done more often than it was lost, and all that is there is in order."""
+    dice, rounds = random.Random(seed), 6
+    done: Counter[tuple[str, str]] = Counter()
+    servers = [Standby(None), Standby(None)]
+
+    @step("pay/v1")
+    async def pay(inv: Inv) -> None:
+        done[inv.run_id, "pay"] += 1
+        await asyncio.sleep(0)
+
+    @step("rest/v1")
+    async def rest(inv: Inv) -> None:
+        done[inv.run_id, "rest"] += 1
+        if inv.attempt == 1 and int(inv.input) % 3 == 0:
+            raise OSError("not yet")
+
+    @step("ship/v1")
+    async def ship(inv: Inv) -> None:
+        done[inv.run_id, "ship"] += 1
+
+    pipeline = line(pay, rest, ship, retry=Retry(initial=0.05))
+    runs: list[str] = []
+
+    async def submits(engine: Engine, count: int) -> None:
+        for _ in range(count):
+            runs.append((await engine.submit(pipeline, str(dice.randrange(100)))).id)
+
+    try:
+        servers[0].start()
+        servers[1].follow(servers[0])
+        url = both(servers[0], servers[1], schema="turns")
+        async with (
+            app(pipeline).engine(store=url, lease=LEASE_S) as first,
+            app(pipeline).engine(store=url, lease=LEASE_S) as second,
+        ):
+            for turn in range(rounds):
+                primary, standby = servers[turn % 2], servers[1 - turn % 2]
+                await submits(dice.choice([first, second]), 40)
+                await asyncio.to_thread(standby.cut_off)
+                work = [asyncio.create_task(submits(engine, dice.randrange(80))) for engine in (first, second)]
+                for _ in range(dice.randrange(2000)):
+                    await asyncio.sleep(0)
+                await asyncio.to_thread(primary.stop)
+                await asyncio.to_thread(standby.promote)
+                await asyncio.wait_for(asyncio.gather(*work), DEADLINE_S)
+                await asyncio.to_thread(primary.follow, standby)
+            known = 0
+            for run_id in runs:
+                with suppress(NotFound):
+                    async for info in first.watch(run_id):
+                        if info.ended:
+                            break
+                    assert isinstance(await first.result(run_id, timeout=DEADLINE_S), Succeeded)
+                    known += 1
+            for report in ((await first.verify()), (await second.verify())):
+                assert report.findings == ()
+        assert known > rounds * 40 / 2
+        assert max(done.values()) <= rounds + 2
+    finally:
+        for server in servers:
+            server.remove()

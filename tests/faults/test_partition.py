@@ -12,6 +12,7 @@ from typing import Literal
 import pytest
 
 import perdure.runtime.engine
+import perdure.runtime.membership
 from perdure import Engine, Invocation, StoreUnavailable, Succeeded, step
 from perdure.core.facts import SegmentAttemptStarted
 from perdure.runtime.membership import MARGIN
@@ -113,6 +114,7 @@ async def test_a_worker_that_is_cut_off_for_longer_than_its_lease_does_nothing_m
 async def test_an_engine_that_is_cut_off_can_be_left(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """After its drain time, and a bounded time for each thing that is still to be written: that is the next one's."""
     monkeypatch.setattr(perdure.runtime.engine, "GRACE_S", 0.2)
+    monkeypatch.setattr(perdure.runtime.membership, "LEAVE_S", 0.2)
     outside, schema = Outside(), "left"
     mine = outside.pipeline("cut off")
     outside.go.set()
