@@ -7,9 +7,10 @@ import json
 import random
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from typing import cast
 
+from benchmarks.written import Counters, counted_url
 from perdure.ports.store import Candidate, RunFilter, Store, share_served
 from perdure.storage.postgres.choosing import CANDIDATES, DUE, FOUND, NEXT_DUE, NEXT_DUE_SERVED, PROBED
 from perdure.storage.postgres.place import Place
@@ -141,6 +142,28 @@ async def test_no_query_about_due_runs_scans(postgres: PostgresServer) -> None:
         scans = [node["Node Type"] for node in nodes(plan) if node.get("Relation Name") == "run"]
         assert scans, name
         assert {"Seq Scan", "Bitmap Heap Scan"}.isdisjoint(scans), f"{name}: {scans}"
+
+
+async def test_of_many_that_are_due_only_the_first_are_read(postgres: PostgresServer) -> None:
+    """R-7: whatever a planner likes, whoever looks for some of many reads the heads of the lines, not all of them."""
+    url = postgres.url(schema="crowded")
+    async with opened(f"{counted_url(url)}&options=-c%20enable_indexscan%3Doff") as store:
+        park(postgres, "crowded", 2_000, pipeline="'p0'", token="1", priority="0", generation="1")
+        postgres.sql("ANALYZE crowded.run")
+        assert await store.due(LATER, 8, 0, SERVING) == []
+        park(
+            postgres,
+            "crowded",
+            6_000,
+            due_us=f"{T0} + n % 900",
+            pipeline="'p0'",
+            token="1",
+            priority="0",
+            generation="1",
+        )
+        assert len(await store.due(LATER, 8, 0, SERVING)) == 8
+    with closing(Counters(url)) as server:
+        assert sum(server.read_from(index) for index in ("run_due_begun", "run_due_new", "run_due_tenant")) < 2_000
 
 
 async def test_queries_are_not_compiled(postgres: PostgresServer) -> None:

@@ -234,12 +234,26 @@ def in_function(sql: str) -> str:
     return re.sub(r"%\((\w+)\)s", r"p_\1", sql).replace("%%", "%")
 
 
+_SETTINGS = " ".join(
+    f"SET {name} = {value}"
+    for name, value in {
+        "search_path": "pg_catalog",
+        "plan_cache_mode": "force_generic_plan",
+        "jit": "off",
+        "enable_indexscan": "on",
+        "enable_bitmapscan": "off",
+        "enable_seqscan": "off",
+    }.items()
+)
+"""Whatever the session's are, a pooler's for instance. Planners may take it that few are due, and then read all of them
+and sort them: here the first of many are always read from the head of an index, in order."""
+
 FUNCTIONS = (
     f"""
     CREATE FUNCTION @choose({", ".join(f"p_{name} {kind}" for name, kind in PARAMETERS.items())})
     RETURNS TABLE (c_n bigint, c_due_us bigint, c_place bigint, c_pipeline text, c_tenant text, c_to_pipeline text,
         c_to_tenant text)
-    LANGUAGE plpgsql ROWS 100 AS $body${_BODY.replace("{candidates}", in_function(CANDIDATES))}$body$
+    LANGUAGE plpgsql ROWS 100 {_SETTINGS} AS $body${_BODY.replace("{candidates}", in_function(CANDIDATES))}$body$
     """,
 )
 """`choose`: who gets places, in their order; whose turn it was, for those who got a place of tenants; and up to which
