@@ -137,7 +137,7 @@ def test_doctor_on_a_server(url: str, cli: Cli) -> None:
     assert cli("submit", "job", '{"name": "x"}').code == Exit.OK
     register(url, worker("w1", {"job": 1}), worker("w2", {}, dead=True))
     found = checks(cli)
-    assert {name for name, (verdict, _) in found.items() if verdict != "ok"} <= {"round trip"}
+    assert {name for name, (verdict, _) in found.items() if verdict != "ok"} <= {"round trip", "durability"}
     assert found["workers"][1] == "1 alive, 1 dead"
     assert found["clock"][1] == "as the store's"
     assert found["pooler"][1] == "none"

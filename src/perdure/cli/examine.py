@@ -12,7 +12,7 @@ from perdure.cli import diagnosis
 from perdure.cli.commands.pipelines import held_line
 from perdure.cli.connect import sqlite_path, store_url
 from perdure.cli.diagnosis import Check
-from perdure.cli.examine_server import check_lacking, server_checks
+from perdure.cli.examine_server import check_lacking, server_checks, survey_checks
 from perdure.cli.problems import Problem, report
 from perdure.cli.settings import setting
 from perdure.cli.target import LoadedApp, find_app
@@ -84,18 +84,26 @@ def _place_checks(path: Path) -> list[Check]:
 
 
 def _content_checks(url: str, path: Path | None) -> list[Check]:
-    async def look() -> list[Check]:
+    checks: list[Check] = []
+
+    async def look() -> None:
+        if path is None:
+            surveyed, usable = await survey_checks(url)
+            checks.extend(surveyed)
+            if not usable:
+                return
         store = open_store(url)
         await store.open(owner=None)
         try:
-            return await (_look_at_server(store) if path is None else _look_into(store, path))
+            checks.extend(await (_look_at_server(store) if path is None else _look_into(store, path)))
         finally:
             await store.close()
 
     try:
-        return asyncio.run(look())
+        asyncio.run(look())
     except PerdureError as error:
-        return [Check("store", "fail", str(error), _advice(error, path))]
+        checks.append(Check("store", "fail", str(error), _advice(error, path)))
+    return checks
 
 
 def _advice(error: PerdureError, path: Path | None) -> str:

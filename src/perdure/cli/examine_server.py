@@ -15,12 +15,15 @@ from perdure.runtime.workforce import WorkerInfo, lacking, workers_of
 
 if TYPE_CHECKING:
     from perdure.ports.store import Store
+    from perdure.storage.postgres.survey import Survey
 
 ASKED = 8
 SLOW_ANSWER_MS = 10.0
 CLOCK_NOTED_US = 1_000_000
 CLOCK_FAR_US = 5_000_000
 SHOWN = 20
+NEWEST = 18
+"""The newest release of PostgreSQL that the tests were run against."""
 
 
 async def server_checks(store: Store, info: Mapping[str, str | int]) -> tuple[list[Check], bool]:
@@ -30,7 +33,6 @@ async def server_checks(store: Store, info: Mapping[str, str | int]) -> tuple[li
     found = f"{info.get('location', '?')}, schema version {info.get('schema_version', '?')}"
     checks = [
         Check("store", "ok", f"{found}, {size(int(info.get('size_bytes', 0)))}"),
-        Check("server", "ok", f"PostgreSQL {info.get('postgresql', '?')}"),
         check_commit(str(info.get("synchronous_commit", ""))),
         check_answers(answers_ms),
         check_clock(ahead_us),
@@ -39,6 +41,96 @@ async def server_checks(store: Store, info: Mapping[str, str | int]) -> tuple[li
         *check_generations(workers),
     ]
     return checks, any(worker.state in ("alive", "draining") for worker in workers)
+
+
+async def survey_checks(url: str) -> tuple[list[Check], bool]:
+    """What can be said of server and role before the store is opened; and whether it can be."""
+    from perdure.storage.postgres.place import Place
+    from perdure.storage.postgres.survey import survey
+
+    found = await survey(Place.of(url))
+    return checks_of(found), check_rights(found).verdict != "fail"
+
+
+def checks_of(found: Survey) -> list[Check]:
+    """All that is looked at there."""
+    return [
+        check_release(found.version),
+        check_rights(found),
+        check_durability(durable=found.durable),
+        check_autovacuum(found),
+        check_listen(found),
+        check_jit(found),
+    ]
+
+
+def check_rights(found: Survey) -> Check:
+    """Whether the role may do what engines and clients do; making the tables asks for more, once."""
+    role, schema = found.role, found.schema
+    if not found.there and not found.may_create:
+        advice = (
+            f"open the store once as a role that may make its tables, or GRANT CREATE ON DATABASE {found.database} "
+            f"TO {role}"
+        )
+        return Check("rights", "fail", f"{role} may not create the schema {schema}, which is not there", advice)
+    if not found.there:
+        return Check("rights", "ok", f"{role} may make the tables, which are not there yet")
+    if found.missing:
+        advice = (
+            f"the owner writes: GRANT USAGE ON SCHEMA {schema} TO {role}; "
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}; "
+            f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO {role}"
+        )
+        return Check("rights", "fail", f"{role} lacks {'; '.join(found.missing)}", advice)
+    return Check("rights", "ok", f"{role} may do all that engines and clients need")
+
+
+def check_release(version: int) -> Check:
+    """The server's release; an older one than is supported is refused where the store is opened."""
+    if version > NEWEST:
+        advice = f"this release of perdure was tried with PostgreSQL up to {NEWEST}: try a newer one"
+        return Check("server", "warn", f"PostgreSQL {version}", advice)
+    return Check("server", "ok", f"PostgreSQL {version}")
+
+
+def check_durability(*, durable: bool) -> Check:
+    """Whether the server syncs at all."""
+    if not durable:
+        advice = "set both to on: without them a crash of the machine loses or damages what was committed"
+        return Check("durability", "fail", "fsync or full_page_writes is off", advice)
+    return Check("durability", "ok", "fsync and full_page_writes are on")
+
+
+def check_autovacuum(found: Survey) -> Check:
+    """Rows of runs change often: without vacuum every look for due runs takes longer from day to day."""
+    advice = "looking for due runs gets slower from day to day without it: "
+    if not found.autovacuum:
+        return Check("autovacuum", "warn", "off", f"{advice}set autovacuum and track_counts to on")
+    if found.unvacuumed:
+        names = ", ".join(found.unvacuumed)
+        reset = "; ".join(
+            f"ALTER TABLE {found.schema}.{name} RESET (autovacuum_enabled)" for name in found.unvacuumed[:3]
+        )
+        return Check("autovacuum", "warn", f"off for {names}", advice + reset)
+    return Check("autovacuum", "ok", "on")
+
+
+def check_listen(found: Survey) -> Check:
+    """Whether workers hear of each other's commits at once."""
+    if found.hears is None:
+        return Check("notifications", "ok", "none through the pooler; workers look instead")
+    if found.hears:
+        return Check("notifications", "ok", "arrive")
+    advice = "name the pooler in the URL (pooler=transaction), or let workers connect to the server itself"
+    return Check("notifications", "warn", "do not arrive; workers look for commits 10 to 50 times a second", advice)
+
+
+def check_jit(found: Survey) -> Check:
+    """Where a pooler keeps our own setting from the server."""
+    if found.jit:
+        advice = f"ALTER ROLE {found.role} SET jit = off: compiling a query for due runs takes longer than running it"
+        return Check("jit", "warn", "on", advice)
+    return Check("jit", "ok", "off")
 
 
 async def _ask_clock(store: Store) -> tuple[list[float], int]:
