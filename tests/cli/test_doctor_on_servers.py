@@ -60,10 +60,9 @@ def test_rights_that_lack_are_named_and_the_advice_grants_them(
 
 def test_functions_count_too(postgres: PostgresServer, schema: str, role: str, cli: Cli) -> None:
     """Where rights that everybody has by default were taken away."""
-    postgres.sql(
-        f"GRANT USAGE ON SCHEMA {schema} TO {role}; "
-        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}; REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} FROM PUBLIC"
-    )
+    usual = f"ALL TABLES IN SCHEMA {schema} TO {role}"
+    postgres.sql(f"GRANT USAGE ON SCHEMA {schema} TO {role}; GRANT SELECT, INSERT, UPDATE, DELETE ON {usual}")
+    postgres.sql(f"REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} FROM PUBLIC")
     found = checks(cli, postgres.url(schema=schema, user=role))["rights"]
     assert "EXECUTE on" in str(found["found"])
 
