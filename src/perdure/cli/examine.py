@@ -141,7 +141,7 @@ async def _run_checks(store: Store, info: Mapping[str, str | int], overdue: int,
     for (_, status), number in (await store.count_runs(RunFilter())).numbers.items():
         counts[status] = counts.get(status, 0) + number
     if info.get("stray_runs"):
-        advice = "`perdure gc --older-than 30d` collects what removing left behind; an engine rebuilds lost index rows"
+        advice = "`perdure gc --older-than 30d` collects what removing left behind; engines rebuild lost index rows"
         checks.append(Check("stray runs", "warn", str(info["stray_runs"]), advice))
     for hold in await store.pipeline_holds():
         advice = f"`perdure release-pipeline {hold.pipeline}` lets it go on"

@@ -22,6 +22,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from perdure.ports.indexing import IndexStore, LostRun, Restored
 from perdure.ports.joining import CallerConnection, Journal, OwnTransaction
 from perdure.ports.limits import LimitStore
 from perdure.ports.listing import ListPlace, RunCounts, RunFilter, RunPage, WaitsFor
@@ -78,6 +79,7 @@ __all__ = [
     "LedgerCount",
     "LimitReached",
     "LoadedRun",
+    "LostRun",
     "MutexTaken",
     "NewRun",
     "PipelineHold",
@@ -85,6 +87,7 @@ __all__ = [
     "RunCounts",
     "RunFilter",
     "RunPage",
+    "Restored",
     "RunRow",
     "RunStatus",
     "RunTail",
@@ -106,7 +109,7 @@ __all__ = [
 ]
 
 
-class Store(LimitStore, RestStore, Protocol):
+class Store(LimitStore, RestStore, IndexStore, Protocol):
     """What engine and clients need of a store. All coroutines may raise `StoreUnavailable`."""
 
     @property
@@ -417,21 +420,6 @@ class Store(LimitStore, RestStore, Protocol):
 
     async def reclaim(self) -> int:
         """Forget ledgers that no run has, and give free space back to the file system; bytes given back."""
-        ...
-
-    async def missing_index(self, limit: int, /) -> Sequence[str]:
-        """Ids of runs that have a journal but no index row; for rebuilding."""
-        ...
-
-    async def journal_of(self, run_id: str, /) -> tuple[int, Sequence[JournalRow]] | None:
-        """Locator and all rows of a run, index row or not."""
-        ...
-
-    async def restore_index(
-        self, locator: int, new: NewRun, state: IndexState, ended_us: int | None, /, *, slot_held: bool
-    ) -> None:
-        """Insert or replace an index row that was computed from the facts; clears `attention`. A slot or a mutex that
-        another run holds by now stays with that run, whatever `slot_held` says."""
         ...
 
     async def info(self) -> dict[str, str | int]:

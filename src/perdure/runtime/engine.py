@@ -31,12 +31,12 @@ from perdure.runtime.loading import projected
 from perdure.runtime.membership import DEFAULT_LEASE_S, Membership
 from perdure.runtime.misfits import wake_misfits
 from perdure.runtime.operations import AbandonRun, RunOperation
+from perdure.runtime.rebuilding import Mender
 from perdure.runtime.refusing import OnBusy
 from perdure.runtime.schedules import Scheduler, tick_key
 from perdure.runtime.serving import serve
 from perdure.runtime.stuck import report_blocked, report_stuck
 from perdure.runtime.submission import submit_and_drive
-from perdure.runtime.verifying import rebuild
 from perdure.runtime.watchdog import Watchdog
 
 logger = logging.getLogger("perdure")
@@ -79,6 +79,7 @@ class Engine(Client):
         self._host = Host(store, system, loop, worker, options, middleware, observers)
         self._waiters = self._host.waiters
         self._claimer = Claimer(self._host)
+        self._mender = Mender(self._host, self._claimer, self._mend_waiting)
         self._scheduler = Scheduler(self._host, schedules, self._submit_tick)
         self._host.on_released = self._claimer.place_freed
         self._host.places.granted = self._claimer.claim_next
@@ -126,8 +127,7 @@ class Engine(Client):
             deps: opened dependencies by pipeline id.
         """
         host, now_us = self._host, self._system.now_us()
-        if rebuilt := await rebuild(self._store, now_us):
-            logger.warning("%d index rows were gone; they were rebuilt from the facts", rebuilt)
+        all_there = await self._mender.begin()
         edited = await serve(host, self._pipelines, deps, self._retry, self._timeout_s)
         if self._membership is not None:
             await self._membership.join()
@@ -145,6 +145,8 @@ class Engine(Client):
             self._spawn(
                 self._insist("runs that cannot go on could not be looked for", lambda: self._wake_misfits(edited))
             )
+        if not all_there:
+            self._look_for_lost_rows()
         self._patrol = self._loop.call_later(PATROL_S, self._report_stuck)
 
     async def _open_limits(self) -> None:
@@ -319,6 +321,10 @@ class Engine(Client):
         if not self._host.draining:
             self._spawn(self._insist("runs that wait for their slots could not be looked after", self._mend_waiting))
 
+    def _look_for_lost_rows(self) -> None:
+        if not self._host.draining:
+            self._spawn(self._insist("lost index rows could not be put back", self._mender.look))
+
     async def _mend_waiting(self) -> None:
         """Free slots go to whoever waits; whoever is to be replaced is canceled [R-5, R-16]."""
         waiting = await self._store.waiting_runs()
@@ -432,6 +438,7 @@ class Engine(Client):
     def _report_stuck(self) -> None:
         """Name attempts that have been running for very long, and look after runs that wait."""
         self._mend_soon()
+        self._look_for_lost_rows()
         report_stuck(self._host)
         self._patrol = self._loop.call_later(PATROL_S, self._report_stuck)
 

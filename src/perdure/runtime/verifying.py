@@ -1,4 +1,4 @@
-"""Recomputing everything from the facts: `verify`, and rebuilding index rows that are gone [J-11]."""
+"""Recomputing everything from the facts: `verify` [J-11]."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from perdure.errors import CorruptJournal, NotFound
 from perdure.ports.listing import FOR_A_LIMIT
 from perdure.ports.store import TERMINAL, LoadedRun, RunFilter, RunPage, RunRow, Snapshot, Store
 from perdure.runtime.arguments import STATUSES
-from perdure.runtime.indexing import corrupt_state, facts_state, new_run
+from perdure.runtime.indexing import facts_state, new_run
 from perdure.runtime.info import Finding, VerifyReport
 from perdure.runtime.loading import fold_rows, projected
 from perdure.runtime.noted import astray, check_notes
+from perdure.runtime.rebuilding import rebuild
 
 logger = logging.getLogger("perdure")
 
@@ -155,42 +156,3 @@ async def _in_vain(store: Store, loaded: LoadedRun) -> list[Finding]:
     if left is not None and (left <= 0 or ended < rest.need):
         return []
     return [Finding(row.run.run_id, 0, "it waits for other runs, and would not be woken; hold and release it")]
-
-
-async def rebuild(store: Store, now_us: int) -> int:
-    """Write the index rows that are missing, from the facts; returns how many.
-
-    A run whose journal is damaged comes back as corrupt; one whose very first fact is damaged cannot come back.
-    """
-    rebuilt = 0
-    hopeless: set[str] = set()
-    while missing := [r for r in await store.missing_index(_PAGE + len(hopeless)) if r not in hopeless]:
-        for run_id in missing:
-            if await _restore(store, run_id, now_us):
-                rebuilt += 1
-            else:
-                hopeless.add(run_id)
-    return rebuilt
-
-
-async def _restore(store: Store, run_id: str, now_us: int) -> bool:
-    """Write one index row that is missing; False where the journal does not say what the run is about."""
-    found = await store.journal_of(run_id)
-    if found is None:
-        return False
-    locator, rows = found
-    p = Projection(run_id, locator)
-    problem: CorruptJournal | NewerJournal | None = None
-    try:
-        fold_rows(p, tuple(rows))
-    except (CorruptJournal, NewerJournal) as error:
-        problem = error
-        logger.error("the index row of run %s was lost, and: %s", run_id, error)
-    if p.submitted is None:
-        return False
-    new = new_run(p.submitted, p.submitted_us)
-    held = new.slot_key is not None and (p.ended is None or new.slot_once)
-    ended_us = p.ended_us if p.ended is not None and problem is None else None
-    state = facts_state(p, now_us) if problem is None else corrupt_state(p.token, str(problem))
-    await store.restore_index(locator, new, state, ended_us, slot_held=held)
-    return True

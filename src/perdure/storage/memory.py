@@ -44,8 +44,8 @@ from perdure.ports.store import (
 )
 from perdure.storage import memory_retention as retention
 from perdure.storage import memory_workers as workers
-from perdure.storage.memory_base import MemoryBase
 from perdure.storage.memory_data import MemoryData, MemoryRun
+from perdure.storage.memory_lost import MemoryLost
 from perdure.storage.memory_notes import MemoryNotebook
 
 __all__ = ["MemoryData", "MemoryRun", "MemoryStore", "shared"]
@@ -60,7 +60,7 @@ def shared(name: str) -> MemoryData:
     return _SHARED.setdefault(name, MemoryData())
 
 
-class MemoryStore(MemoryBase):
+class MemoryStore(MemoryLost):
     """A `Store` over `MemoryData`; several may be open at once, one of them as owner [R-2]."""
 
     async def join(self, connection: CallerConnection, /) -> Journal:
@@ -398,27 +398,6 @@ class MemoryStore(MemoryBase):
         self._live()
         self.data.forget_ledgers()
         return 0
-
-    # --- rebuilding
-
-    async def missing_index(self, limit: int, /) -> Sequence[str]:
-        self._live()
-        return [run.run_id for run in self.data.runs() if run.state is None][:limit]
-
-    async def journal_of(self, run_id: str, /) -> tuple[int, Sequence[JournalRow]] | None:
-        self._live()
-        run = self.data.run(run_id)
-        return None if run is None else (run.locator, list(run.rows))
-
-    async def restore_index(
-        self, locator: int, new: NewRun, state: IndexState, ended_us: int | None, /, *, slot_held: bool
-    ) -> None:
-        self._live()
-        self._flush()
-        run = self.data.at(locator)
-        if run is not None:
-            self.data.restore(run, new, state, ended_us, slot_held)
-            self._committed()
 
     async def info(self) -> dict[str, str | int]:
         runs = self.data.runs()

@@ -54,7 +54,7 @@ def slot_of(new: NewRun | None) -> Slot | None:
 
 @dataclass(slots=True)
 class MemoryRun:
-    """One run: its journal, and the index row if it was not lost."""
+    """One run: its journal, and the index row if it was not lost; `lost_by` owned it then."""
 
     locator: int
     run_id: str
@@ -66,6 +66,7 @@ class MemoryRun:
     ended_us: int | None = None
     attention: bool = False
     slot_held: bool = False
+    lost_by: str = ""
 
     def add(self, append: Append) -> None:
         row = JournalRow(
@@ -117,6 +118,7 @@ class MemoryData(MemoryHolds):
     def lose_index(self) -> None:
         """Forget every index row and snapshot, as a careless hand might; the journal stays. For tests of rebuilding."""
         for run in self._runs.values():
+            run.lost_by = run.state.worker if run.state is not None else run.lost_by
             run.new = run.state = run.snapshot = run.ended_us = None
             run.attention = run.slot_held = False
         self._slots.clear()

@@ -270,7 +270,7 @@ def _first_arrays(appends: Sequence[Append]) -> list[Packed]:
     ]
 
 
-_NEW_KINDS = (Texts, Texts, Texts, Texts, Texts, Bools, Bools, Byteas, Int8s, Int8s, Texts, Texts)
+NEW_KINDS = (Texts, Texts, Texts, Texts, Texts, Bools, Bools, Byteas, Int8s, Int8s, Texts, Texts)
 
 
 async def _submit_many(session: Session, sent: Numbered, results: list[EntryResult]) -> None:
@@ -284,7 +284,7 @@ async def insert_new(session: Session, appends: Sequence[Append]) -> dict[str, i
     """Insert new runs, see `is_plain`; the numbers of those that met nobody in their way."""
     runs = [append.new for append in appends if append.new is not None]
     columns = zip(*[new_values(new, slot_held=new.slot_key is not None) for new in runs], strict=True)
-    new = [kind(column) for kind, column in zip(_NEW_KINDS, columns, strict=True)]
+    new = [kind(column) for kind, column in zip(NEW_KINDS, columns, strict=True)]
     states = state_arrays([append.index for append in appends])
     values = [*new, *states, *_first_arrays(appends), session.worker, session.worker]
     return {row[0]: row[1] for row in await session.rows(SUBMIT, values)}

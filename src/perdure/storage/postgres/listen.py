@@ -53,9 +53,10 @@ class Listener:
         elif self._task is not None:
             self._task.cancel()
 
-    def ending(self) -> asyncio.Task[None] | None:
-        """The task that is coming to its end."""
-        return self._task
+    async def ended(self) -> None:
+        """After `stop`: let the task come to its end, and its connection with it."""
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
 
     async def _main(self) -> None:
         while not self._over:

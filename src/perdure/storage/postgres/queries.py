@@ -5,31 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from perdure.ports.store import (
-    IndexState,
-    JournalRow,
     LedgerCount,
     LoadedRun,
-    NewRun,
     Snapshot,
 )
 from perdure.storage.ledgers import merged
 from perdure.storage.listing import LIVE, LIVE_STATUS
-from perdure.storage.postgres import awaits, limits, mutexes
 from perdure.storage.postgres.packed import Int8s, Texts
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.rows import (
-    INSERT_LEDGERS,
     JOURNAL_COLUMNS,
-    NEW_COLUMNS,
-    NEW_VALUES,
     RUN_COLUMNS,
     RUN_WIDTH,
-    STATE_ASSIGNMENTS,
-    ledger_values,
-    new_values,
     read_journal,
     read_run,
-    state_values,
 )
 from perdure.storage.postgres.schema import SCHEMA_VERSION, WAITING
 from perdure.storage.postgres.session import Row, Session, Statements
@@ -196,66 +185,6 @@ async def forget_ledgers(session: Session) -> int:
     return await session.run(
         "DELETE FROM @ledger l WHERE NOT EXISTS (SELECT 1 FROM @run r WHERE r.signature = l.signature)"
     )
-
-
-# --- rebuilding
-
-
-async def missing_index(session: Session, limit: int) -> list[str]:
-    """Runs whose index row was deleted; those without a journal are no runs any more."""
-    found = await session.rows(
-        "SELECT id FROM @stray s WHERE EXISTS (SELECT 1 FROM @journal j WHERE j.run = s.run) "
-        "AND NOT EXISTS (SELECT 1 FROM @run WHERE n = s.run) ORDER BY s.run LIMIT %s",
-        (limit,),
-    )
-    return [row[0] for row in found]
-
-
-async def journal_of(session: Session, run_id: str) -> tuple[int, Sequence[JournalRow]] | None:
-    """Number and rows of a run, with or without an index row."""
-    found = await session.rows(
-        f"""
-        SELECT j.run, {JOURNAL_COLUMNS} FROM @journal j
-        WHERE j.run = (SELECT n FROM @run WHERE id = %(id)s
-                       UNION ALL SELECT run FROM @stray WHERE id = %(id)s LIMIT 1)
-        ORDER BY j.first_seq
-        """,
-        {"id": run_id},
-    )
-    return (found[0][0], read_journal(row[1:] for row in found)) if found else None
-
-
-_RESTORE = f"""
-    INSERT INTO @run (n, {NEW_COLUMNS}, status, token, generation, build, reason, canceling, step, version, tail_hash,
-                      signature)
-    VALUES (%s, {NEW_VALUES}, '', 0, 0, '', '', false, '', 0, '', '')
-    ON CONFLICT (n) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in NEW_COLUMNS.split(", "))}
-"""
-
-
-async def restore_index(
-    session: Session, n: int, new: NewRun, state: IndexState, ended_us: int | None, slot_held: bool
-) -> None:
-    """Put an index row back, or replace it. A slot that another run holds by now stays with that run."""
-    if state.awaits:  # none of them may end unseen meanwhile
-        lock = "SELECT 1 FROM @run WHERE n = %s OR id = ANY (%s) ORDER BY n FOR NO KEY UPDATE"
-        await session.rows(lock, (n, list(state.awaits)))
-    held = slot_held and new.slot_key is not None
-    if held:
-        other = "SELECT 1 FROM @run WHERE slot_key = %s AND pipeline = %s AND tenant = %s AND slot_held AND n <> %s"
-        held = await session.one(other, (new.slot_key, new.pipeline, new.tenant, n)) is None
-    await session.run(_RESTORE, (n, *new_values(new, slot_held=held)))
-    await limits.keep(session, n, state)
-    await session.run(
-        f"UPDATE @run SET {STATE_ASSIGNMENTS}, ended_us = %s WHERE n = %s", (*state_values(state), ended_us, n)
-    )
-    await awaits.register(session, n, state)
-    await limits.stand_in_line(session, n, state)
-    await mutexes.restore(session, n, new, ended_us)
-    kept = ledger_values((state,))
-    if kept is not None:
-        await session.run(INSERT_LEDGERS, kept)
-    await session.run("DELETE FROM @stray WHERE run = %s", (n,))
 
 
 # --- for doctor

@@ -165,7 +165,7 @@ _TABLES = (
     """,
     "CREATE INDEX submission_key_expires ON @submission_key (expires_us)",
     # Runs whose index row was removed while their journal stayed [J-11].
-    'CREATE TABLE @stray (run bigint PRIMARY KEY, id text COLLATE "C" NOT NULL)',
+    'CREATE TABLE @stray (run bigint PRIMARY KEY, id text COLLATE "C" NOT NULL, worker text COLLATE "C" NOT NULL)',
     "CREATE INDEX stray_id ON @stray (id)",
     # What resting runs have behind them, each once, however many runs share it [D-6].
     "CREATE TABLE @ledger (signature bytea PRIMARY KEY, ledger bytea NOT NULL)",
@@ -264,7 +264,8 @@ _TRIGGERS = (
     "WHEN (OLD.awaiting IS NOT NULL) EXECUTE FUNCTION @awaits_no_more()",
     _function(
         "run_lost",
-        "INSERT INTO @stray VALUES (OLD.n, OLD.id) ON CONFLICT (run) DO UPDATE SET id = excluded.id;",
+        "INSERT INTO @stray VALUES (OLD.n, OLD.id, coalesce(OLD.worker, '')) "
+        "ON CONFLICT (run) DO UPDATE SET id = excluded.id, worker = excluded.worker;",
     ),
     "CREATE TRIGGER run_lost AFTER DELETE ON @run FOR EACH ROW EXECUTE FUNCTION @run_lost()",
 )

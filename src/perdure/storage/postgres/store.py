@@ -39,8 +39,20 @@ from perdure.ports.store import (
     WaitingRuns,
     WorkerRow,
 )
-from perdure.storage.postgres import awaits, keys, limits, listing, queries, retention, slots, small, turns, workers
+from perdure.storage.postgres import (
+    awaits,
+    keys,
+    limits,
+    listing,
+    queries,
+    retention,
+    slots,
+    small,
+    turns,
+    workers,
+)
 from perdure.storage.postgres.entries import PutSnapshot, SetIndex
+from perdure.storage.postgres.indexing import LostRows
 from perdure.storage.postgres.jobs import Job, Work
 from perdure.storage.postgres.joined import JoinedTransaction, join
 from perdure.storage.postgres.listen import Listener
@@ -57,7 +69,7 @@ from perdure.storage.postgres.writer import Writer
 T = TypeVar("T")
 
 
-class PostgresStore:
+class PostgresStore(LostRows):
     """A `Store` in a schema of a database.
 
     An engine opens it as owner; clients, in this or other processes, open it beside. Whoever comes first creates the
@@ -102,8 +114,7 @@ class PostgresStore:
             session.drop()
             listener.stop()
             readers.abort()
-            if (hearing := listener.ending()) is not None:
-                await asyncio.wait([hearing])
+            await listener.ended()
             raise
         self._loop = asyncio.get_running_loop()
         patience_s = math.inf if self._engine else self.place.answer_s
@@ -134,14 +145,9 @@ class PostgresStore:
         await writer.close()
         if self._readers is not None:
             await self._readers.close()
-        await self._ended()
+        if self._listener is not None:
+            await self._listener.ended()
         self._let_go()
-
-    async def _ended(self) -> None:
-        """Let canceled tasks come to their end, and their connections with them."""
-        task = None if self._listener is None else self._listener.ending()
-        if task is not None:
-            await asyncio.gather(task, return_exceptions=True)
 
     def abort(self) -> None:
         if self._writer is None:
@@ -329,12 +335,6 @@ class PostgresStore:
     async def count_ended(self, before_us: int, /) -> int:
         return await self._read(lambda s: retention.count_ended(s, before_us))
 
-    async def missing_index(self, limit: int, /) -> Sequence[str]:
-        return await self._read(lambda s: queries.missing_index(s, limit))
-
-    async def journal_of(self, run_id: str, /) -> tuple[int, Sequence[JournalRow]] | None:
-        return await self._read(lambda s: queries.journal_of(s, run_id))
-
     async def info(self) -> dict[str, str | int]:
         return await self._read(lambda s: queries.info(s, self.place))
 
@@ -422,11 +422,6 @@ class PostgresStore:
         """The server's own vacuum gives space back to tables, not to the disk: 0 bytes."""
         await self._write(queries.forget_ledgers, long=True)
         return 0
-
-    async def restore_index(
-        self, locator: int, new: NewRun, state: IndexState, ended_us: int | None, /, *, slot_held: bool
-    ) -> None:
-        await self._write(lambda s: queries.restore_index(s, locator, new, state, ended_us, slot_held))
 
 
 _open_stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()

@@ -10,35 +10,25 @@ from pathlib import Path
 from perdure.ports.store import (
     TERMINAL,
     Deployment,
-    IndexState,
-    JournalRow,
     LedgerCount,
     LoadedRun,
-    NewRun,
     Snapshot,
 )
-from perdure.storage import labels
 from perdure.storage.ledgers import Counted, merged
 from perdure.storage.listing import LISTED, LIVE_STATUS
-from perdure.storage.sqlite import awaits, limits, mutexes
 from perdure.storage.sqlite.listing import listed
 from perdure.storage.sqlite.rows import (
-    INSERT_LEDGER,
     JOURNAL_COLUMNS,
     RUN_COLUMNS,
-    STATE_ASSIGNMENTS,
-    ledger_values,
     number,
     one,
     read_journal,
     read_run,
-    run_values,
-    state_values,
 )
 from perdure.storage.sqlite.schema import SCHEMA_VERSION
 from perdure.storage.sqlite.slots import WAITING
 
-_ROWS = f"SELECT {JOURNAL_COLUMNS} FROM journal WHERE run = ? AND first_seq > ? ORDER BY first_seq"
+ROWS = f"SELECT {JOURNAL_COLUMNS} FROM journal WHERE run = ? AND first_seq > ? ORDER BY first_seq"
 _RUN = f"SELECT {RUN_COLUMNS} FROM run WHERE id = ?"
 _SNAPSHOT = """
     SELECT s.row_seq, s.row_hash, s.version, s.reducer, s.data FROM snapshot s
@@ -57,7 +47,7 @@ def load(con: sqlite3.Connection, run_id: str) -> LoadedRun | None:
     stored = one(con, _SNAPSHOT, (row.locator,))
     snapshot = None if stored is None else Snapshot(*stored)
     after = 0 if snapshot is None else snapshot.row_seq
-    return LoadedRun(row, snapshot, read_journal(con.execute(_ROWS, (row.locator, after))))
+    return LoadedRun(row, snapshot, read_journal(con.execute(ROWS, (row.locator, after))))
 
 
 def load_many(con: sqlite3.Connection, run_ids: Sequence[str]) -> list[LoadedRun]:
@@ -72,7 +62,7 @@ def load_all_rows(con: sqlite3.Connection, run_id: str) -> LoadedRun | None:
     if found is None:
         return None
     row = read_run(found)
-    return LoadedRun(row, None, read_journal(con.execute(_ROWS, (row.locator, 0))))
+    return LoadedRun(row, None, read_journal(con.execute(ROWS, (row.locator, 0))))
 
 
 # --- sweeps
@@ -207,62 +197,6 @@ def size(path: Path) -> int:
         except FileNotFoundError:
             continue
     return total
-
-
-# --- rebuilding
-
-
-def missing_index(con: sqlite3.Connection, limit: int) -> list[str]:
-    """Runs whose index row was deleted; those without a journal are no runs any more."""
-    found = con.execute(
-        "SELECT id FROM stray WHERE EXISTS (SELECT 1 FROM journal WHERE journal.run = stray.run) "
-        "AND NOT EXISTS (SELECT 1 FROM run WHERE n = stray.run) ORDER BY run LIMIT ?",
-        (limit,),
-    )
-    return [row[0] for row in found]
-
-
-def journal_of(con: sqlite3.Connection, run_id: str) -> tuple[int, Sequence[JournalRow]] | None:
-    """Number and rows of a run, with or without an index row."""
-    found = one(con, "SELECT n FROM run WHERE id = ?1 UNION ALL SELECT run FROM stray WHERE id = ?1", (run_id,))
-    if found is None:
-        return None
-    rows = read_journal(con.execute(_ROWS, (found[0], 0)))
-    return (found[0], rows) if rows else None
-
-
-def restore_index(
-    con: sqlite3.Connection, n: int, new: NewRun, state: IndexState, ended_us: int | None, slot_held: bool
-) -> None:
-    """Put an index row back, or replace it. A slot that another run holds by now stays with that run."""
-    held = slot_held and new.slot_key is not None
-    if held:
-        other = "SELECT 1 FROM run WHERE slot_key = ? AND pipeline = ? AND tenant = ? AND slot_held = 1 AND n <> ?"
-        held = one(con, other, (new.slot_key, new.pipeline, new.tenant, n)) is None
-    con.execute(
-        "INSERT INTO run (n, id, tenant, pipeline, resource, slot_key, slot_once, slot_held, input_digest, "
-        "submitted_us, deadline_us, status, token, generation, build, reason, canceling, step, version, tail_hash, "
-        "signature, waits, annotations) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', 0, 0, '', '', 0, '', 0, x'', x'', ?, ?) "
-        "ON CONFLICT (n) DO UPDATE SET "
-        "id = excluded.id, tenant = excluded.tenant, pipeline = excluded.pipeline, resource = excluded.resource, "
-        "slot_key = excluded.slot_key, slot_once = excluded.slot_once, slot_held = excluded.slot_held, "
-        "input_digest = excluded.input_digest, submitted_us = excluded.submitted_us, "
-        "deadline_us = excluded.deadline_us, waits = excluded.waits, annotations = excluded.annotations",
-        (
-            n,
-            *run_values(new, slot_held=held, digest=new.input_digest),
-            new.waits or None,
-            labels.stored(new.annotations),
-        ),
-    )
-    standing = limits.keep(con.cursor(), n, state)
-    con.execute(f"UPDATE run SET {STATE_ASSIGNMENTS}, ended_us = ? WHERE n = ?", (*state_values(state), ended_us, n))
-    awaits.register(con.cursor(), n, state)
-    limits.register(con.cursor(), n, state, standing)
-    mutexes.restore(con, n, new, ended_us)
-    con.executemany(INSERT_LEDGER, ledger_values((state,)))
-    con.execute("DELETE FROM stray WHERE run = ?", (n,))
 
 
 # --- for doctor

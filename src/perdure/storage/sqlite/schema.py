@@ -146,9 +146,10 @@ SCHEMA = (
     "CREATE INDEX submission_key_expires ON submission_key (expires_us)",
     # Runs whose index row was removed while their journal stayed: what retention left half done, or what is to be
     # rebuilt. Kept by a trigger so that looking for them never means looking at all runs [R-7].
-    "CREATE TABLE stray (run INTEGER PRIMARY KEY, id TEXT NOT NULL) STRICT",
+    "CREATE TABLE stray (run INTEGER PRIMARY KEY, id TEXT NOT NULL, worker TEXT NOT NULL) STRICT",
     "CREATE INDEX stray_id ON stray (id)",
-    "CREATE TRIGGER run_lost AFTER DELETE ON run BEGIN INSERT OR REPLACE INTO stray VALUES (old.n, old.id); END",
+    "CREATE TRIGGER run_lost AFTER DELETE ON run BEGIN "
+    "INSERT OR REPLACE INTO stray VALUES (old.n, old.id, coalesce(old.worker, '')); END",
     # What resting runs have behind them, each once, however many runs share it [D-6].
     "CREATE TABLE ledger (signature BLOB PRIMARY KEY, ledger TEXT NOT NULL) STRICT",
     """

@@ -44,6 +44,7 @@ from perdure.storage.sqlite import awaits, holds, keys, limits, listing, queries
 from perdure.storage.sqlite.alone import Alone
 from perdure.storage.sqlite.busy import PATIENCE_S
 from perdure.storage.sqlite.group import PutSnapshot, SetIndex
+from perdure.storage.sqlite.indexing import LostRows
 from perdure.storage.sqlite.mail import Mailbox
 from perdure.storage.sqlite.notes import SqliteNotebook
 from perdure.storage.sqlite.owner import Ownership, holder_of
@@ -57,7 +58,7 @@ SHRINK_PAGES = 2_000
 """Free pages given back at a time: about 8 MB, some ten milliseconds."""
 
 
-class SqliteStore:
+class SqliteStore(LostRows):
     """A `Store` in one file.
 
     An engine opens it as owner; clients, in this or other processes, open it beside. A client that finds no file
@@ -310,12 +311,6 @@ class SqliteStore:
     async def resting_ledgers(self, pipeline: str, /) -> dict[bytes, bytes]:
         return await self._read(lambda con: queries.resting_ledgers(con, pipeline))
 
-    async def missing_index(self, limit: int, /) -> Sequence[str]:
-        return await self._read(lambda con: queries.missing_index(con, limit))
-
-    async def journal_of(self, run_id: str, /) -> tuple[int, Sequence[JournalRow]] | None:
-        return await self._read(lambda con: queries.journal_of(con, run_id))
-
     async def info(self) -> dict[str, str | int]:
         found = await self._read(lambda con: queries.info(con, self.path))
         holder = holder_of(self.path)
@@ -428,11 +423,6 @@ class SqliteStore:
             pass  # in steps, so that appends go on in between
         await self._write(queries.empty_log, transaction=False)
         return max(0, before - await self._read(lambda con: queries.size(self.path)))
-
-    async def restore_index(
-        self, locator: int, new: NewRun, state: IndexState, ended_us: int | None, /, *, slot_held: bool
-    ) -> None:
-        await self._write(lambda con: queries.restore_index(con, locator, new, state, ended_us, slot_held))
 
 
 _open_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()

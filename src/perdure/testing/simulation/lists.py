@@ -6,12 +6,22 @@ from collections.abc import Mapping, Sequence
 
 from perdure.ports.limits import LimitUse
 from perdure.ports.notes import Notebook
-from perdure.ports.store import ListPlace, RunCounts, RunFilter, RunPage
+from perdure.ports.store import (
+    IndexState,
+    JournalRow,
+    ListPlace,
+    LostRun,
+    NewRun,
+    Restored,
+    RunCounts,
+    RunFilter,
+    RunPage,
+)
 from perdure.storage.memory import MemoryStore
 
 
 class FaultyLists:
-    """The lists and limits of a `FaultyStore`: true, and late like everything else."""
+    """The lists, limits and lost rows of a `FaultyStore`: true, and late like everything else."""
 
     _inner: MemoryStore
 
@@ -48,3 +58,25 @@ class FaultyLists:
     async def grant_permits(self, now_us: int, /) -> int:
         await self._read()
         return await self._inner.grant_permits(now_us)
+
+    async def journal_of(self, run_id: str, /) -> tuple[int, Sequence[JournalRow]] | None:
+        await self._read()
+        return await self._inner.journal_of(run_id)
+
+    async def missing_index(self, limit: int, /) -> Sequence[str]:
+        await self._read()
+        return await self._inner.missing_index(limit)
+
+    async def lost_runs(self, limit: int, after: int = 0, /) -> Sequence[LostRun]:
+        await self._read()
+        return await self._inner.lost_runs(limit, after)
+
+    async def restore_lost(self, rows: Sequence[Restored], /) -> int:
+        await self._read()
+        return await self._inner.restore_lost(rows)
+
+    async def restore_index(
+        self, locator: int, new: NewRun, state: IndexState, ended_us: int | None, /, *, slot_held: bool
+    ) -> None:
+        await self._read()
+        await self._inner.restore_index(locator, new, state, ended_us, slot_held=slot_held)

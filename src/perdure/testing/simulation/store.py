@@ -298,10 +298,6 @@ class FaultyStore(FaultyLists):
     def on_trouble(self, listener: Callable[[Trouble], None], /) -> None:
         self._trouble.append(listener)
 
-    async def journal_of(self, run_id: str, /) -> tuple[int, Sequence[JournalRow]] | None:
-        await self._read()
-        return await self._inner.journal_of(run_id)
-
     async def ledgers(self) -> Sequence[LedgerCount]:
         await self._read()
         return await self._inner.ledgers()
@@ -345,10 +341,6 @@ class FaultyStore(FaultyLists):
     async def forget_keys(self, now_us: int, /) -> int:
         await self._read()
         return await self._inner.forget_keys(now_us)
-
-    async def missing_index(self, limit: int, /) -> Sequence[str]:
-        await self._read()
-        return await self._inner.missing_index(limit)
 
     async def count_ended(self, before_us: int, /) -> int:
         await self._read()
@@ -428,12 +420,6 @@ class FaultyStore(FaultyLists):
 
     async def reclaim(self) -> int:
         return await self._inner.reclaim()
-
-    async def restore_index(
-        self, locator: int, new: NewRun, state: IndexState, ended_us: int | None, /, *, slot_held: bool
-    ) -> None:
-        await self._read()
-        await self._inner.restore_index(locator, new, state, ended_us, slot_held=slot_held)
 
 
 def pass_on(done: asyncio.Future[T], answer: asyncio.Future[T]) -> None:
