@@ -100,7 +100,7 @@ class MemoryLimits:
         needed = {(permit.limit, permit.key) for permit in permits}
         self._free(run, needed, ("concurrency",) if begun else ("concurrency", "in_flight"))
         due_us = at_us
-        for permit in permits:
+        for number, permit in enumerate(permits):
             bound = self._bound(permit)
             if permit.kind == "rate":
                 if run not in bound.turns:
@@ -112,6 +112,12 @@ class MemoryLimits:
             else:
                 place = permit.limit, permit.key
                 bound.line[run] = numbers.get(place, (next(self._numbers), at_us))
+                before = {(permit.limit, permit.key) for permit in permits[:number]}
+                others = needed - before
+                for place, bound in sorted(self._bounds.items()):  # so that nobody waits in a circle
+                    if place in others and run in bound.holders:
+                        bound.holders.discard(run)
+                        self._pass_on(bound)
                 return None
         return due_us
 

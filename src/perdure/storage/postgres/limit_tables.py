@@ -217,7 +217,8 @@ FUNCTIONS = (
         WHERE q.run = who AND q.limit_id = w.l AND q.key = w.k;
         """,
     ),
-    # After it was written: take what is free, up to the first place that is not; stand in line for that.
+    # After it was written: take what is free, up to the first place that is not; stand in line for that, and keep none
+    # that comes after it, so that nobody waits in a circle.
     _function(
         "stand_in_line(who bigint, l text[], k text[], kd text[], sz bigint[], at bigint) RETURNS void",
         """
@@ -243,6 +244,8 @@ FUNCTIONS = (
                     INSERT INTO @queue (limit_id, key, run, since_us) VALUES (l[x], k[x], who, at);
                     UPDATE @run SET limited = true WHERE n = who AND NOT limited;
                 END IF;
+                DELETE FROM @permit p USING unnest(l[x + 1:], k[x + 1:]) after (l, k)
+                WHERE p.run = who AND p.limit_id = after.l AND p.key = after.k AND p.kind <> 'rate';
                 RETURN;
             END IF;
         END LOOP;

@@ -184,6 +184,9 @@ def _needed(state: IndexState) -> tuple[Permit, ...]:
     return state.permits if state.status == "ready" and not state.worker else ()
 
 
+_GIVE_UP = "DELETE FROM permit WHERE run = ? AND limit_id = ? AND key = ? AND kind <> 'rate'"
+
+
 def register(cursor: sqlite3.Cursor, locator: int, state: IndexState, standing: Standing | None = None) -> None:
     """After the row was written: take what is free, up to the first place that is not; stand in line for that.
 
@@ -194,7 +197,7 @@ def register(cursor: sqlite3.Cursor, locator: int, state: IndexState, standing: 
         return
     keep_no_more(cursor, locator)
     due_us = state.at_us
-    for permit in state.permits:
+    for number, permit in enumerate(state.permits, start=1):
         place = permit.limit, permit.key
         cursor.execute(_BOUND, (*place, permit.kind, permit.bound))
         own = cursor.execute(_OWN, (locator, *place)).fetchone()
@@ -206,6 +209,8 @@ def register(cursor: sqlite3.Cursor, locator: int, state: IndexState, standing: 
             n, since_us = standing[:2] if standing is not None and standing[2:] == place else (None, state.at_us)
             values = n, *place, locator, since_us
             cursor.execute("INSERT INTO queue (n, limit_id, key, run, since_us) VALUES (?, ?, ?, ?, ?)", values)
+            after = [(locator, permit.limit, permit.key) for permit in state.permits[number:]]
+            cursor.executemany(_GIVE_UP, after)  # so that nobody waits in a circle
             return
     reason = "CASE WHEN ?3 THEN '' ELSE reason END"
     written = due_us, locator, due_us == state.at_us

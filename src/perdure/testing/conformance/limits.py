@@ -168,6 +168,21 @@ async def who_waits_keeps_what_comes_before(lab: Lab) -> None:
 
 
 @check
+async def who_waits_gives_back_what_comes_after(lab: Lab) -> None:
+    """Its operation before had it, and the one that is next needs it, too: but whoever has a place and waits for one
+    that comes before it may wait for a run that has that one and waits for this [R-11, R-16]."""
+    store = await lab.engine()
+    first, second = await holder(store, "run-1", BANK), await holder(store, "run-2", CPU)
+    await put(store, second, second.next(token=1, index=waiting(BANK, CPU)))
+    expect(await used(store), {"bank": (1, 1), "cpu": (0, 0)}, "while the second waits")
+    await put(store, first, taking(first.next(token=1), BANK, CPU))
+    third = await waiter(store, "run-3", CPU)
+    await put(store, first, first.next(token=1, index=ENDED))
+    for draft, what in ((second, "the second"), (third, "who waits for the place that the second gave back")):
+        await expect_due(store, draft, AT, f"{what}, when the first has ended")
+
+
+@check
 async def a_held_pipeline_keeps_nobody_waiting(lab: Lab) -> None:
     """What its runs were given goes to others, and they are passed over until it is released [R-17]."""
     store = await lab.engine()
