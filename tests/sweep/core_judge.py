@@ -18,9 +18,14 @@ from perdure.core import admission, commit, frontier, outcomes, reconciler, redu
 from perdure.core import plan as planning
 from perdure.core.facts import (
     NULL,
+    BoundaryOpened,
+    BoundaryResolved,
     Fact,
     Failure,
+    ItemReserved,
+    ItemRetryScheduled,
     OperationFailed,
+    OperationParked,
     OperationReserved,
     OperationResolved,
     OperationRetryScheduled,
@@ -50,8 +55,8 @@ from perdure.core.operations import (
 from perdure.core.projection import Projection, Stored, dump, restore
 from perdure.core.retry import Retry
 from perdure.core.topology import StepSpec, Topology
-from perdure.testing.handlers import HandlersOnly
 from tests.sweep import vocabulary as rules
+from tests.sweep.shaped import SHAPES, Shaped, ShapedAuthor, is_shaped
 from tests.sweep.vocabulary import FORWARD_ENDS, UNWIND_ENDS, Decision, What, World
 from tests.sweep.worlds import CanonicalLedger, Recorded, recorded
 
@@ -61,17 +66,24 @@ MODULES: Mapping[str, ModuleType] = {m.__name__: m for m in _ALL}
 RUN = "sweep"
 FORWARD = (RunOp, EvaluateOp, CancelOp)
 OF_A_STEP = (
+    BoundaryOpened,
+    BoundaryResolved,
+    ItemReserved,
+    ItemRetryScheduled,
     OperationFailed,
+    OperationParked,
     OperationReserved,
     OperationResolved,
     OperationRetryScheduled,
     OperationSkipped,
     OperationSucceeded,
 )
+COUNTED = (OperationReserved, OperationSucceeded, ItemReserved, ItemRetryScheduled)
 WHY: Mapping[str, rules.Why] = {
     "step-missing": "unresolved step missing",
     "no-safe-frontier": "no safe frontier",
     "no-safe-unwind-frontier": "no safe unwind frontier",
+    "shape-changed": "another shape",
 }
 WORDS: Mapping[What, Resolution] = {
     What.RESOLVED_VALUE: "value",
@@ -95,6 +107,7 @@ class Core:
     in_doubt: Callable[[Projection], tuple[str, ...]]
     plan_claim: Callable[[Projection, Topology, SegmentAttemptStarted, planning.Setting], planning.Plan]
     plan_outcome: Callable[[Projection, Topology, RunOp | UnwindOp, outcomes.Outcome, planning.Setting], planning.Plan]
+    shaped: Shaped
     admit_cancel: Callable[[Projection, RunCancelRequested], admission.Admission]
     admit_resolve: Callable[[Projection, Topology, admission.ResolveRequest, int], admission.Admission]
     unplannable: type[planning.Unplannable]
@@ -115,6 +128,7 @@ class Core:
             of("reconciler").in_doubt,
             of("commit").plan_claim,
             of("commit").plan_outcome,
+            Shaped.of(modules),
             of("admission").admit_cancel,
             of("admission").admit_resolve,
             of("plan").Unplannable,
@@ -123,7 +137,7 @@ class Core:
 
 
 @dataclass(slots=True)
-class _Author(HandlersOnly):
+class _Author(ShapedAuthor):
     """The author's functions: one condition is answered, everything after it stops the plan."""
 
     core: Core
@@ -175,7 +189,10 @@ class CoreJudge:
         if found is None:
             if len(self.topologies) > 10_000:
                 self.topologies.clear()
-            specs = (StepSpec(s.id, s.unwind, s.in_doubt, s.retired, conditional=True) for s in topology)
+            specs = (
+                StepSpec(s.id, s.unwind, s.in_doubt, s.retired, conditional=True, shape=SHAPES[s.shape])
+                for s in topology
+            )
             found = self.topologies[id(topology)] = (topology, Topology(specs))
         return found[1]
 
@@ -219,6 +236,8 @@ class CoreJudge:
                 return self._failed(here, ledger)
             case InvalidOp(reason, _):
                 return rules.Invalid(WHY[reason])
+            case WaitOp(step, _, _, True) | UnitOp(step, _, _, True):
+                return rules.GoOn(step)
             case HeldOp() | EndedOp() | WaitOp() | UnitOp():
                 raise Disagreement(f"{self._told()}{op}")
             case _ as unreachable:
@@ -278,6 +297,8 @@ class CoreJudge:
         if what in WORDS:
             asked = admission.ResolveRequest(WORDS[what], "sweep", step)
             return self._admitted(row, self.core.admit_resolve(self._copy(), here, asked, len(self.facts)))
+        if is_shaped(self.p, row):
+            return self.core.shaped.facts(self._copy(), here, row, len(self.facts) + 1, self._setting_at)
         phase: Phase = "unwind" if what in UNWIND_ENDS else "forward"
         lost = what in (What.LOST, What.UNWIND_LOST)
         if lost or (what is What.RAISED and self.p.cancel is not None):  # a planner would act on the cancel at once
@@ -305,8 +326,10 @@ class CoreJudge:
         return q
 
     def _setting(self, answers: list[bool], *, may_start: bool) -> planning.Setting:
-        now_us = len(self.facts) + 1
-        return planning.Setting(now_us, may_start, 0.5, lambda _: _AT_ONCE, _Author(self.core, answers))
+        return _setting(self.core, len(self.facts) + 1, answers, may_start=may_start)
+
+    def _setting_at(self, now_us: int, may_start: bool) -> planning.Setting:
+        return _setting(self.core, now_us, [True], may_start=may_start)
 
     def _check_facts(self, row: Recorded, fact: Fact) -> None:
         """The last fact of an event is of its step, phase and attempt, and records what the rules say."""
@@ -314,9 +337,9 @@ class CoreJudge:
         crossed: tuple[str, ...] = ()
         if isinstance(fact, OperationReserved | OperationResolved):
             passed, crossed = fact.passed, fact.crossed
-        elif isinstance(fact, OperationSkipped | OperationFailed):
+        elif isinstance(fact, OperationSkipped | OperationFailed | OperationParked | BoundaryOpened):
             passed = fact.passed
-        attempt = fact.attempt if isinstance(fact, OperationReserved | OperationSucceeded) else row.attempt
+        attempt = fact.attempt if isinstance(fact, COUNTED) else row.attempt
         step = fact.step if isinstance(fact, OF_A_STEP) else ""
         found = (step, attempt, sorted(passed), sorted(crossed))
         expected = (row.event.step, row.attempt, sorted(row.passed), sorted(row.crossed))
@@ -339,6 +362,10 @@ def _ended(
 
 
 _AT_ONCE = Retry(initial=0, cap=0, jitter=0)
+
+
+def _setting(core: Core, now_us: int, answers: list[bool], *, may_start: bool) -> planning.Setting:
+    return planning.Setting(now_us, may_start, 0.5, lambda _: _AT_ONCE, _Author(core, answers))
 
 
 def _outcome(what: What, step: str, phase: Phase) -> outcomes.Outcome:

@@ -22,11 +22,13 @@ from tests.sweep.vocabulary import (
     EndFailure,
     EndSuccess,
     Event,
+    GoOn,
     Happened,
     Invalid,
     Lists,
     Output,
     Run,
+    Shape,
     Step,
     Topology,
     Unwind,
@@ -46,6 +48,7 @@ class Known:
 
     forward: dict[str, Forward] = field(default_factory=dict[str, Forward])
     attempts: dict[str, int] = field(default_factory=dict[str, int])
+    shapes: dict[str, Shape] = field(default_factory=dict[str, Shape])
     in_doubt: set[str] = field(default_factory=set[str])
     passed: set[str] = field(default_factory=set[str])
     unwind: dict[str, Unwound] = field(default_factory=dict[str, Unwound])
@@ -64,6 +67,7 @@ class Known:
         return Known(
             dict(self.forward),
             dict(self.attempts),
+            dict(self.shapes),
             set(self.in_doubt),
             set(self.passed),
             dict(self.unwind),
@@ -120,7 +124,11 @@ def declare(known: Known, topology: Topology) -> None:
 
 
 def _learn_forward(known: Known, what: What, step: str, topology: Topology) -> None:
-    """A forward reservation, skip or resolution: it passes what stands before it and has no entry [E-7]."""
+    """A forward reservation, opening, skip or resolution: it passes what stands before it and has no entry [E-7]."""
+    if what is What.BEGUN:  # within a step that has passed all this when it opened
+        known.attempts[step] = known.attempts.get(step, 0) + 1
+        known.running = step
+        return
     place = position(topology)[step]
     known.passed.update(s.id for s in topology[:place] if s.id not in known.forward)
     if what is What.RESERVED:
@@ -129,6 +137,10 @@ def _learn_forward(known: Known, what: What, step: str, topology: Topology) -> N
         known.running = step
         return
     known.running = None
+    if what is What.OPENED:
+        known.forward[step] = "unresolved"
+        known.shapes[step] = topology[place].shape
+        return
     started = step in known.attempts
     if what is What.RESOLVED_VALUE:
         known.forward[step] = "succeeded"
@@ -153,9 +165,10 @@ def _learn_forward_end(known: Known, what: What, step: str) -> None:
         known.forward[step] = "succeeded"
     elif what is What.FAILED:
         _fail(known, step, canceled=known.cancel_requested)  # canceled, but not in doubt [R-12, M-9]
+        _doubt(known, step, known.shapes.get(step) == "unit")  # an item's own word is not that of the step [U-12]
     elif what is What.GAVE_UP:
         _fail(known, step, canceled=known.cancel_requested)
-        _doubt(known, step, True)
+        _doubt(known, step, step in known.attempts)  # what waited did nothing [B-15]
 
 
 def _learn_unwind(known: Known, what: What, step: str, topology: Topology) -> None:
@@ -219,7 +232,7 @@ def _forward(known: Known, topology: Topology) -> Decision:
         if state == "unresolved":
             if step not in place:
                 return Invalid("unresolved step missing")  # E-3
-            return _select(known, step)  # E-2, E-9
+            return _pinned(known, topology[place[step]])  # E-2, E-9
     settled = [step for step, state in known.forward.items() if state in ("succeeded", "skipped")]
     present = [place[step] for step in settled if step in place]
     if settled and not present:
@@ -238,6 +251,14 @@ def _select(known: Known, step: str) -> Decision:
     if known.cancel_requested:
         return CancelAt(step)
     return Run(step, known.attempts.get(step, 0) + 1)
+
+
+def _pinned(known: Known, step: Step) -> Decision:
+    """An unresolved step goes on as what it was opened as; a cancel asks for less [D-1, R-12]."""
+    shape = known.shapes.get(step.id, "handler")
+    if known.cancel_requested or shape == step.shape == "handler":
+        return _select(known, step.id)
+    return GoOn(step.id) if shape == step.shape else Invalid("another shape")
 
 
 def _unwind(known: Known, topology: Topology, failed_at: str) -> Decision:
@@ -315,18 +336,23 @@ def is_legal(known: Known, topology: Topology, event: Event) -> bool:
     what, step = event.what, event.step
     if what in (What.DEPLOYED, What.CANCEL_REQUESTED):
         return True
+    if what in FORWARD_ENDS and known.forward.get(step) == "unresolved" and step in known.shapes:
+        return _may_end(known, topology, event)
     if what in FORWARD_ENDS:
         return known.running == step and known.failed_at is None
     if what in UNWIND_ENDS:
         return known.running == step and known.failed_at is not None
     decision = decide_known(known, topology)
     if what in RESOLUTIONS:  # a running attempt is fenced [R-17]
-        return isinstance(decision, Run | Unwind) and decision.step == step
+        return isinstance(decision, Run | GoOn | Unwind) and decision.step == step
     if known.running is not None:
         return False
     match decision:
         case Run():
-            return decision.step == step and (what is What.RESERVED or (what is What.SKIPPED and decision.attempt == 1))
+            started = What.RESERVED if _shape(topology, step) == "handler" else What.OPENED
+            return decision.step == step and (what is started or (what is What.SKIPPED and decision.attempt == 1))
+        case GoOn():
+            return what is What.BEGUN and decision.step == step and known.shapes[step] == "unit"
         case Unwind():
             return what is What.UNWIND_RESERVED and decision.step == step
         case CancelAt():
@@ -337,3 +363,18 @@ def is_legal(known: Known, topology: Topology, event: Event) -> bool:
             return False
         case _:
             assert_never(decision)
+
+
+def _may_end(known: Known, topology: Topology, event: Event) -> bool:
+    """How a wait ends, or a unit; where its item failed, the unit does once it is there as what it was opened as."""
+    what, step = event.what, event.step
+    if known.shapes[step] == "wait":
+        return what in (What.RETURNED, What.GAVE_UP) and decide_known(known, topology) == GoOn(step)
+    if known.running != step or known.failed_at is not None:
+        return False
+    return what in (What.RETURNED, What.LOST) or (what is not What.RAISED and _shape(topology, step) == "unit")
+
+
+def _shape(topology: Topology, step: str) -> Shape:
+    place = position(topology).get(step)
+    return "handler" if place is None else topology[place].shape

@@ -27,6 +27,7 @@ from tests.sweep.vocabulary import (
 from tests.sweep.worlds import (
     ALL_FLAGS,
     FOREIGN_FLAGS,
+    SHAPED_FLAGS,
     CanonicalLedger,
     Reached,
     as_the_rules_see,
@@ -38,7 +39,10 @@ from tests.sweep.worlds import (
     topologies,
 )
 
-Kind: TypeAlias = Literal["two", "three", "four-sample"]
+Kind: TypeAlias = Literal["two", "three", "four-sample", "shaped", "shaped-sample"]
+EACH = 12
+"""One of so many ledgers is in a sample of those with waits and units."""
+
 Judge: TypeAlias = Callable[[CanonicalLedger, Topology], Decision]
 
 
@@ -92,7 +96,8 @@ def sweep(kind: Kind, judge: Judge, *, differences: int = 5, seed: int = 0, walk
     """Compare `judge` with the oracle over all worlds of a kind; stop after some differences.
 
     `two`: two steps fully, and a foreign step that is inserted, moved and removed around them. `three`: three steps
-    fully. `four-sample`: random histories of four steps and two foreign ones, chosen by `seed`.
+    fully. `four-sample`: random histories of four steps and two foreign ones, chosen by `seed`. `shaped`: two steps,
+    waits and units among them, fully; `shaped-sample`: every so many of those ledgers.
     """
     report = Report(kind)
     last: CanonicalLedger | None = None
@@ -118,6 +123,10 @@ def questions(kind: Kind, *, seed: int = 0, walks: int = 3_000) -> Iterator[Ques
     elif kind == "three":
         after = topologies(*((step, ALL_FLAGS) for step in "ABC"))
         yield from _full(reachable("ABC", fine=False), after, "ABC")
+    elif kind == "shaped" or kind == "shaped-sample":
+        after = topologies(*((step, SHAPED_FLAGS) for step in "AB"))
+        ledgers = reachable("AB", fine=True, shaped=True)
+        yield from _full(ledgers if kind == "shaped" else ledgers[seed % EACH :: EACH], after, "AB")
     else:
         rng = random.Random(seed)
         for _ in range(walks):

@@ -26,6 +26,18 @@ def scenarios() -> tuple[Scenario, ...]:
     return tuple(read_files(map(str, sorted(FOLDER.glob("*.scenario")))))
 
 
+SEEN_WITH_SHAPES = frozenset(
+    {
+        "a sleep records nothing as passed [E-7]",
+        "a sleep may become a handler [D-1]",
+        "what was begun leaves no doubt [U-12]",
+        "a wait has no limit [B-8]",
+    }
+)
+"""Of those beyond its questions, what the worlds with waits and units show."""
+SHAPED = [m for m in AT_THE_END if m.what in SEEN_WITH_SHAPES]
+
+
 def failing_scenarios(modules: Mapping[str, ModuleType]) -> int:
     """How many scenarios do not go as written. A mistake may also make facts that do not fit."""
     failed = 0
@@ -58,6 +70,21 @@ def test_the_sweep_finds_a_planted_mistake(mutation: Mutation, note: Callable[[s
         if found is None:
             pytest.fail(f"no world of two steps differs; {failing_scenarios(modules)} scenarios do", pytrace=False)
     note(f"sweep: {found}")
+
+
+@pytest.mark.parametrize("mutation", SHAPED, ids=str)
+def test_the_sweep_with_waits_and_units_finds_a_planted_mistake(
+    mutation: Mutation, note: Callable[[str], None]
+) -> None:
+    """B-15, D-1, U-12: those that no world of handlers shows."""
+    with loaded(mutation) as modules:
+        try:
+            report = sweep("shaped-sample", CoreJudge(Core.of(modules)), differences=1)
+        except (Disagreement, CorruptJournal) as problem:
+            note(f"sweep: {type(problem).__name__}")
+            return
+    assert report.differences, "no such world differs"
+    note(f"sweep: shaped-sample, decision {report.questions:,}")
 
 
 @pytest.mark.parametrize("mutation", AT_THE_END, ids=str)

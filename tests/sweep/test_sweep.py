@@ -30,6 +30,25 @@ def test_every_world_of_two_steps(note: Callable[[str], None]) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
+def test_a_sample_of_the_worlds_of_two_steps_with_waits_and_units(note: Callable[[str], None]) -> None:
+    """B-15, B-20, D-1, U-12: steps that wait or have items, and may be something else in each deployment."""
+    report = run("shaped-sample")
+    note(str(report))
+    assert report.ledgers == 329
+    assert {"GoOn", "CancelAt", "Unwind", "Invalid", "EndFailure", "EndCanceled"} <= set(report.decisions)
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(3_600)
+def test_every_world_of_two_steps_with_waits_and_units(note: Callable[[str], None]) -> None:
+    report = run("shaped")
+    note(str(report))
+    assert report.ledgers == 3_940
+    assert report.questions > 1_400_000
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
 def test_random_lives_of_four_steps(note: Callable[[str], None]) -> None:
     report = run("four-sample", FOUR_STEP_SEED)
     note(f"{report}, seed {FOUR_STEP_SEED}")

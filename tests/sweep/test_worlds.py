@@ -30,6 +30,18 @@ def test_every_history_of_a_small_world_is_legal_and_leads_to_its_ledger() -> No
     assert len(ledgers) == 1_934  # exactly: an enumeration that shrinks proves less and fails here
 
 
+def test_every_history_with_waits_and_units_is_legal_and_leads_to_its_ledger() -> None:
+    ledgers: set[CanonicalLedger] = set()
+    for reached in reachable("AB", fine=True, shaped=True):
+        world: World = ()
+        for happened in reached.history:
+            world = apply(world, happened.topology, happened.event)
+        ledger = canonical(read(world), world)
+        assert ledger == canonical(reached.known, reached.history)
+        ledgers.add(ledger)
+    assert len(ledgers) == 2_452
+
+
 def test_two_steps_and_all_their_flags_make_85_topologies() -> None:
     found = topologies(("A", ALL_FLAGS), ("B", ALL_FLAGS))
     assert len(found) == len(set(found)) == 85

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, TypeAlias
 
+Shape: TypeAlias = Literal["handler", "wait", "unit"]
+"""What a step is: one handler; a wait, in which nothing is called; or a unit, which has items."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -15,13 +18,15 @@ class Step:
     unwind: bool = False
     in_doubt: bool = False
     retired: bool = False
+    shape: Shape = "handler"
 
     def __post_init__(self) -> None:
         if self.in_doubt and not self.unwind:
             raise ValueError(f"{self.id}: in doubt without unwind")
 
     def __str__(self) -> str:
-        return self.id + "*" * self.unwind + "?" * self.in_doubt + "~" * self.retired
+        sign = {"handler": "", "wait": "!", "unit": "+"}[self.shape]
+        return self.id + "*" * self.unwind + "?" * self.in_doubt + "~" * self.retired + sign
 
 
 Topology: TypeAlias = tuple[Step, ...]
@@ -32,11 +37,13 @@ class What(Enum):
 
     DEPLOYED = "deployed"  # the topology of this event is current from now on
     RESERVED = "reserved"  # a forward attempt
-    RETURNED = "returned"
+    OPENED = "opened"  # a wait or a unit; nothing is called [B-20]
+    BEGUN = "begun"  # an attempt of the item of an open unit
+    RETURNED = "returned"  # of a wait: what it waits for came; of a unit: its item has its output
     RAISED = "raised"  # an ordinary exception: unresolved, to be retried [M-5]
     LOST = "lost"  # the process died with the attempt
     FAILED = "failed"  # the handler's own `Fail` [M-9]
-    GAVE_UP = "gave up"  # exhausted or never to be retried: failed, but not by the handler's own word [U-9]
+    GAVE_UP = "gave up"  # exhausted or never to be retried: failed, but not by the handler's own word [U-9]; timed out
     SKIPPED = "skipped"  # the condition was asked and is false [E-12]
     CANCEL_REQUESTED = "cancel requested"
     CANCEL_ACTED = "cancel acted"  # the selected operation is resolved as canceled without a call [R-12]
@@ -97,6 +104,13 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class GoOn:
+    """Go on with a wait or a unit that is open [B-15, B-20]."""
+
+    step: str
+
+
+@dataclass(frozen=True, slots=True)
 class Unwind:
     step: str
     attempt: int
@@ -134,7 +148,9 @@ class EndCanceled:
     lists: Lists
 
 
-Why: TypeAlias = Literal["unresolved step missing", "no safe frontier", "no safe unwind frontier", "output raised"]
+Why: TypeAlias = Literal[
+    "unresolved step missing", "no safe frontier", "no safe unwind frontier", "output raised", "another shape"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,4 +158,4 @@ class Invalid:
     why: Why
 
 
-Decision: TypeAlias = Run | Unwind | CancelAt | Output | EndSuccess | EndFailure | EndCanceled | Invalid
+Decision: TypeAlias = Run | GoOn | Unwind | CancelAt | Output | EndSuccess | EndFailure | EndCanceled | Invalid

@@ -12,16 +12,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tests.sweep.oracle import Forward, Known, Unwound, decide_known, learn
+from tests.sweep.oracle import Forward, Known, Unwound, decide_known, is_legal, learn
 from tests.sweep.vocabulary import (
     FORWARD_ENDS,
     RESOLUTIONS,
     UNWIND_ENDS,
     CancelAt,
     Event,
+    GoOn,
     Happened,
     Output,
     Run,
+    Shape,
     Step,
     Topology,
     Unwind,
@@ -29,13 +31,23 @@ from tests.sweep.vocabulary import (
     World,
 )
 
-Flags: TypeAlias = tuple[bool, bool, bool]  # unwind, in doubt, retired
+Flags: TypeAlias = tuple[bool, bool, bool, Shape]  # unwind, in doubt, retired, and what it is
 
-UNWIND_FLAGS: tuple[Flags, ...] = ((False, False, False), (True, False, False), (True, True, False))
-RETIRED_FLAGS: tuple[Flags, ...] = ((False, False, False), (False, False, True))
-ALL_FLAGS: tuple[Flags, ...] = tuple((u, d, r) for u, d, _ in UNWIND_FLAGS for r in (False, True))
+
+def _flags(*choices: tuple[bool, bool, bool], shapes: tuple[Shape, ...] = ("handler",)) -> tuple[Flags, ...]:
+    return tuple((*chosen, shape) for shape in shapes for chosen in choices)
+
+
+UNWIND_FLAGS = _flags((False, False, False), (True, False, False), (True, True, False))
+RETIRED_FLAGS = _flags((False, False, False), (False, False, True))
+ALL_FLAGS = _flags(*((u, d, r) for u, d, *_ in UNWIND_FLAGS for r in (False, True)))
 # A step that never does anything in a world: inserted, removed and moved, passed and crossed, but never run.
-FOREIGN_FLAGS: tuple[Flags, ...] = ((False, False, False), (True, False, False), (False, False, True))
+FOREIGN_FLAGS = _flags((False, False, False), (True, False, False), (False, False, True))
+SHAPES: tuple[Shape, ...] = ("handler", "wait", "unit")
+# With shapes; whether a step is retired matters forward, and how it unwinds backward.
+SHAPED_FLAGS = _flags(
+    (False, False, False), (True, False, False), (True, True, False), (False, False, True), shapes=SHAPES
+)
 
 Events: TypeAlias = tuple[Event, ...]
 
@@ -50,6 +62,7 @@ class StepLedger:
     passed: bool = False
     crossed: bool = False
     unwind: Unwound | None = None
+    shape: Shape = "handler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +134,7 @@ def _step_ledger(known: Known, step: str) -> StepLedger:
         step in known.passed,
         step in known.crossed,
         known.unwind.get(step),
+        known.shapes.get(step, "handler"),
     )
 
 
@@ -137,12 +151,12 @@ def topologies(*choices: tuple[str, tuple[Flags, ...]]) -> list[Topology]:
 def as_the_rules_see(topology: Topology, *, unwinding: bool) -> Topology:
     """The topology without the flags that no rule of the phase looks at.
 
-    Whether a step is retired is nothing to an unwind [U-2, U-3], and whether it can be unwound nothing to forward work
-    [E-4 to E-9].
+    Whether a step is retired, and what shape it has, is nothing to an unwind [U-2, U-3], and whether it can be unwound
+    nothing to forward work [E-4 to E-9].
     """
     if unwinding:
         return tuple(Step(s.id, s.unwind, s.in_doubt) for s in topology)
-    return tuple(Step(s.id, retired=s.retired) for s in topology)
+    return tuple(Step(s.id, retired=s.retired, shape=s.shape) for s in topology)
 
 
 # What can happen --------------------------------------------------------------------------------------------------
@@ -158,7 +172,13 @@ def events_at_rest(known: Known, topology: Topology) -> Events:
     match decision:
         case Run(step, attempt):
             asked = (What.SKIPPED,) if attempt == 1 else ()
-            return tuple(Event(what, step) for what in (What.RESERVED, *asked, *sorted_resolutions()))
+            opens = any(s.id == step and s.shape != "handler" for s in topology)
+            starts = What.OPENED if opens else What.RESERVED
+            return tuple(Event(what, step) for what in (starts, *asked, *sorted_resolutions()))
+        case GoOn(step):
+            ends = (What.RETURNED, What.GAVE_UP) if known.shapes[step] == "wait" else ()
+            begins = (What.BEGUN,) if known.shapes[step] == "unit" and step not in known.attempts else ()
+            return tuple(Event(what, step) for what in (*ends, *begins, *sorted_resolutions()))
         case Unwind(step, _, _):
             return tuple(Event(what, step) for what in (What.UNWIND_RESERVED, *sorted_resolutions()))
         case CancelAt(step):
@@ -183,7 +203,8 @@ def _events(known: Known, topology: Topology) -> Iterator[Event]:
     if known.failed_at is None:
         for step, state in known.forward.items():
             if state == "unresolved":
-                yield from (Event(what, step) for what in FORWARD_NEWS)
+                news = (Event(what, step) for what in FORWARD_NEWS)
+                yield from (event for event in news if step not in known.shapes or is_legal(known, topology, event))
     elif known.last_unwind is not None and known.unwind[known.last_unwind] == "unresolved":
         yield from (Event(what, known.last_unwind) for what in UNWIND_NEWS)
 
@@ -200,30 +221,34 @@ class Reached:
 
 
 @functools.cache
-def reachable(acting: str, foreign: str = "", *, fine: bool) -> list[Reached]:
+def reachable(acting: str, foreign: str = "", *, fine: bool, shaped: bool = False) -> list[Reached]:
     """One shortest history per distinct ledger, up to renaming of the `acting` steps.
 
     `fine` tells ledgers of failed runs apart that differ only in what was passed and in a pending cancel, neither of
     which may change an unwind. Between events any topology may be deployed; of its flags only those that can matter
     in the phase are varied here (retired forward, unwind backward), for they decide what happens and are not kept.
+    `shaped`: the steps may be waits and units, and another thing in each deployment.
     """
     ids = acting + foreign
-    forward = topologies(*((i, RETIRED_FLAGS) for i in ids))
+    flags = SHAPED_FLAGS if shaped else RETIRED_FLAGS
+    forward = topologies(*((i, tuple(f for f in flags if not f[0])) for i in ids))
     backward = topologies(*((i, UNWIND_FLAGS) for i in acting), *((i, RETIRED_FLAGS[:1]) for i in foreign))
     renamings = [dict(zip(acting, names, strict=True)) for names in itertools.permutations(acting)]
     start = Reached(Known(), ())
-    found, seen, forms = [start], {_key(start.known, ids, fine)}, {_form(start.known, ids, fine, renamings)}
+    found = [start]
+    seen, forms = {(*_key(start.known, ids, fine), "")}, {(*_form(start.known, ids, fine, renamings), "")}
     for here in found:  # grows while we walk
         for topology in forward if here.known.failed_at is None else backward:
             for event in _events(here.known, topology):
                 if event.step and event.step not in acting:
                     continue
                 known, happened = _happen(here.known, event, topology)
-                key = _key(known, ids, fine)
+                end = event.what.value if event.step in known.shapes else ""  # each end of a wait or a unit, once
+                key = (*_key(known, ids, fine), end)
                 if key in seen:
                     continue
                 seen.add(key)
-                form = _form(known, ids, fine, renamings)
+                form = (*_form(known, ids, fine, renamings), end)
                 if form not in forms:
                     forms.add(form)
                     found.append(Reached(known, (*here.history, *happened)))
@@ -264,6 +289,7 @@ def _renamed(known: Known, ids: str, fine: bool, names: dict[str, str]) -> Key:
             forward_only and step in known.passed,
             step in known.crossed,
             known.unwind.get(step, ""),
+            *((known.shapes[step],) if step in known.shapes else ()),
         )
         for step in (back[i] for i in ids)
     )
