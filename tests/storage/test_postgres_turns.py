@@ -10,8 +10,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, closing
 from typing import cast
 
+import pytest
+
 from benchmarks.written import Counters, counted_url
 from perdure.ports.store import Candidate, RunFilter, Store, share_served
+from perdure.storage.postgres import picking
 from perdure.storage.postgres.choosing import CANDIDATES, DUE, FOUND, NEXT_DUE, NEXT_DUE_SERVED, PROBED
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.queries import LOAD_MANY
@@ -293,18 +296,25 @@ async def test_who_picks_waits_for_another_only_so_long(postgres: PostgresServer
 # --- trouble
 
 
-async def test_a_pick_whose_answer_is_lost_is_found_out(postgres: PostgresServer) -> None:
-    """R-1, R-8: a worker knows what it has picked, or has not picked it: no run is left with one that does not know."""
+@pytest.mark.parametrize("remembered", [picking.REMEMBERED, 1])
+async def test_a_pick_whose_answer_is_lost_is_found_out(
+    remembered: int, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R-1, R-8: a worker knows what it has picked, or has not picked it: no run is left with one that does not know,
+    and none is told twice."""
+    monkeypatch.setattr(picking, "REMEMBERED", remembered)
     async with proxied(postgres) as proxy, opened(proxy.url(postgres.url())) as store:
-        for n in range(3):
+        for n in range(6):
             await submitted(store, f"run-{n}")
-        proxy.lose = b"SKIP LOCKED"
+        assert await store.pick("w1", LATER, 2, 0, {"payout": 1}) == ["run-0", "run-1"]
+        assert await store.pick("w1", LATER, 1, 2, {"payout": 1}) == ["run-2"]
+        proxy.lose = b"elsewhere"
         picked: list[str] = []
         async with asyncio.timeout(10):
             while len(picked) < 3:  # the server may not have noticed yet that the first attempt is over
-                picked += await store.pick("w1", LATER, 3 - len(picked), len(picked), {"payout": 1})
+                picked += await store.pick("w1", LATER, 3 - len(picked), 3 + len(picked), {"payout": 1, "elsewhere": 1})
         assert proxy.lost == 1
-        assert sorted(picked) == ["run-0", "run-1", "run-2"]
+        assert sorted(picked) == ["run-3", "run-4", "run-5"]
         assert {run.row.state.worker for run in await store.load_many(picked)} == {"w1"}
 
 

@@ -1,6 +1,6 @@
-"""Picks: runs that are due become one worker's, in a transaction of their own that waits for nobody [R-1].
+"""Picks: runs that are due become one worker's, in a transaction of their own that waits for no run [R-1].
 
-It is one statement, which reads them, too, so that a claim takes three round trips: who is due, their pick, their
+It is one statement, which finds them, takes them and reads them, so that a claim is two round trips: this one, and its
 append. A pick that is lost in a crash of the server only means that its runs are due still, so its commit does not wait
 for the disk. One whose answer is lost is looked up: a run is not left with a worker that does not know. Where even that
 cannot be told, the worker finds what it does not know later, and gives it back.
@@ -117,6 +117,8 @@ class Picker:
     ) -> tuple[list[str], bool]:
         """What was picked, and whether that is all there is."""
         pid = session.con.info.backend_pid
+        if len(self._told) > REMEMBERED:
+            self._told.intersection_update(await turns.picked(session, worker, 0) or ())
         try:
             taken = await turns.take(session, self._lock, worker, now_us, want, limit, turn, serving, self.last)
         except Exception:
@@ -128,8 +130,6 @@ class Picker:
         picked = taken.run_ids
         self._read.update({run.row.run.run_id: run for run in taken.loaded})
         self._told.update(picked)
-        if len(self._told) > REMEMBERED:
-            self._told.intersection_update(await turns.picked(session, worker, 0) or ())
         return picked, taken.all_there
 
     async def _make_sure(self, readers: Readers) -> None:
