@@ -89,14 +89,14 @@ async def test_a_time_out_of_the_role_is_named_and_outlasted(postgres: PostgresS
 
 async def test_connections_that_have_nothing_to_do_stay(postgres: PostgresServer) -> None:
     """Whatever the role's own setting: nobody would hear of others' commits, and every write would begin in vain."""
-    role(postgres, "hasty", "SET idle_session_timeout = '1ms'")
-    async with opened(postgres.url(user="hasty")) as store:
+    role(postgres, "idle", "SET idle_session_timeout = '1ms'")
+    async with opened(postgres.url(user="idle")) as store:
         troubles = Troubles(store)
         draft = await claimed(store, "run-1")
-        before = postgres.sql("SELECT pid FROM pg_stat_activity WHERE usename = 'hasty' ORDER BY pid")
+        before = postgres.sql("SELECT pid FROM pg_stat_activity WHERE usename = 'idle' ORDER BY pid")
         postgres.sql("SELECT pg_sleep(0.1)")
         await soon(put(store, draft, draft.next(token=1)))
-        assert before == postgres.sql("SELECT pid FROM pg_stat_activity WHERE usename = 'hasty' ORDER BY pid")
+        assert before == postgres.sql("SELECT pid FROM pg_stat_activity WHERE usename = 'idle' ORDER BY pid")
         assert not troubles.seen
 
 

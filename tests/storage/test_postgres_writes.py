@@ -13,7 +13,7 @@ from benchmarks.runs import measure_slice
 from benchmarks.written import Counters, Written, counted_url
 from perdure.ports.store import Append, Conflict, IndexState, Snapshot
 from perdure.storage.postgres.entries import LATER_US, Entry, PutSnapshot, SetIndex, wakes_others
-from perdure.storage.postgres.single import is_one_statement
+from perdure.storage.postgres.single import single
 from perdure.testing.conformance.lab import ENDED, READY, T0, Draft, claimed, loaded, owned, put, submitted
 from tests.postgres import PostgresServer
 from tests.storage.helpers import soon
@@ -109,8 +109,8 @@ async def test_an_owners_end_and_a_wait_for_it_see_each_other(postgres: Postgres
             ends = target.next(token=1, index=replace(ENDED, token=1), at_us=T0 + 50)
             waiting = IndexState("ready", token=1, generation=1, awaits=(target.run_id,), need=1, at_us=T0 + 77)
             waits = waiter.next(token=1, index=waiting)
-            assert is_one_statement([ends])
-            assert not is_one_statement([waits])
+            assert single([ends]) is not None
+            assert single([waits]) is None
             first, second = engine.append(ends), other.append(waits)
             target.accept(ends, await soon(first))
             waiter.accept(waits, await soon(second))
@@ -126,7 +126,7 @@ async def test_an_owners_end_passes_its_slot_on(postgres: PostgresServer) -> Non
             waiter.new = replace(waiter.new, waits="queue")
             ends = holder.next(token=1, index=replace(ENDED, token=1), at_us=T0 + 50)
             comes = waiter.submit(IndexState("ready"))
-            assert is_one_statement([ends])
+            assert single([ends]) is not None
             first, second = engine.append(ends), client.append(comes)
             holder.accept(ends, await soon(first))
             waiter.accept(comes, await soon(second))
@@ -140,7 +140,7 @@ async def test_a_refused_submission_hurts_no_other(postgres: PostgresServer) -> 
         holder = await submitted(engine, "holder", slot="taken")
         drafts = [Draft("one"), Draft("two", slot="taken"), Draft("three", slot="free")]
         sent = [draft.submit(owned()) for draft in drafts]
-        assert is_one_statement(sent)
+        assert single(sent) is not None
         one, two, three = [await soon(future) for future in [engine.append(append) for append in sent]]
         drafts[0].accept(sent[0], one)
         drafts[2].accept(sent[2], three)
@@ -169,7 +169,7 @@ CASES: dict[str, tuple[Entry, bool, bool]] = {
     "a fact from outside": (_step(None, token=0), False, True),
     "a fact from outside that makes it due later": (_step(LATER, token=0), False, True),
     "a run that its submitter goes on with": (replace(FIRST, index=owned()), True, False),
-    "a run for whoever is free": (FIRST, False, True),
+    "a run for whoever is free": (FIRST, True, True),
     "a run for later": (replace(FIRST, index=LATER), True, False),
     "a run that waits for its slot": (replace(FIRST, new=replace(Draft("run").new, waits="queue")), False, True),
     "an index state": (SetIndex(1, READY, 1), False, True),
@@ -182,12 +182,14 @@ CASES: dict[str, tuple[Entry, bool, bool]] = {
 def test_who_is_told_of_what(name: str) -> None:
     """Others are told where they may have to act soon, and no more often: commits queue for a notification [R-16]."""
     entry, alone, told = CASES[name]
-    assert is_one_statement([entry]) == alone
+    assert (single([entry]) is not None) == alone
     assert wakes_others(entry) == told
 
 
-def test_two_ends_lock_their_rows_first() -> None:
-    """Whoever writes two index rows writes them in their order, or two groups wait for each other."""
-    assert is_one_statement([_step(ENDED), _step(None, run=2)])
-    assert not is_one_statement([_step(ENDED), _step(ENDED, run=2)])
-    assert not is_one_statement([_step(ENDED), _step(None)])
+def test_a_run_stands_once_in_a_group_of_one_round_trip() -> None:
+    """A second append to it would not see the first one [J-2]."""
+    both = single([_step(ENDED), _step(None, run=2), _step(ENDED, run=3), replace(FIRST, run_id="new", index=owned())])
+    assert both is not None
+    assert (len(both.steps), len(both.new), both.tells) == (3, 1, True)
+    assert single([_step(ENDED), _step(None)]) is None
+    assert single([FIRST, FIRST]) is None

@@ -30,22 +30,29 @@ from perdure.ports.store import (
 )
 from perdure.storage.postgres import awaits, entrances, keys, limits, mutexes, slots
 from perdure.storage.postgres.entries import Entry, EntryResult, PutSnapshot, SetIndex, state_of
-from perdure.storage.postgres.packed import Bools, Byteas, Int8s, Packed, Texts
+from perdure.storage.postgres.inserts import (
+    APPEND,
+    NEXT_COLUMNS,
+    OWNED,
+    SUBMIT,
+    append_values,
+    new_run_values,
+    steps_statement,
+)
+from perdure.storage.postgres.packed import Int8s, Texts
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.rows import (
     INSERT_LEDGERS,
     NEW_COLUMNS,
     NEW_VALUES,
-    STATE,
     STATE_ASSIGNMENTS,
     STATE_COLUMNS,
     STATE_VALUES,
     ledger_values,
     new_values,
-    state_arrays,
     state_values,
 )
-from perdure.storage.postgres.session import Session, Statements, Value
+from perdure.storage.postgres.session import Session, Statements
 from perdure.storage.postgres.workers import ALIVE
 
 
@@ -54,62 +61,6 @@ class SlotMoved(Exception):
     again."""
 
 
-OWNED = "coalesce(r.worker, '') <> ''"
-"""Somebody has a run that is found by its number. Not so that an index of owned runs could serve: a plan that was made
-when there were none would look at all of them later."""
-NEXT_COLUMNS = "run, first_seq, count, at_us, append_id, hash, facts"
-FITS = """
-    (SELECT p.hash FROM @journal p WHERE p.run = s.run AND p.first_seq = s.prev_seq) = s.prev_hash
-    AND (s.token = 0 OR s.token >= coalesce((SELECT r.token FROM @run r WHERE r.n = s.run), 0))
-"""
-_NEXT = f"""
-    INSERT INTO @journal ({NEXT_COLUMNS})
-    SELECT {NEXT_COLUMNS} FROM {{sent}} WHERE {FITS} AND (s.token = 0 OR {ALIVE})
-    ORDER BY run ON CONFLICT DO NOTHING RETURNING run
-"""
-_TEN = ", ".join(["%s"] * 10)
-APPEND = _NEXT.format(sent=f"unnest({_TEN}) s ({NEXT_COLUMNS}, prev_seq, prev_hash, token)")
-"""Appends that change no index row."""
-_ASSIGNED = ", ".join(f"{name} = s.{'owner_token' if name == 'token' else name}" for name in STATE)
-_TERMINAL = "s.status IN ('succeeded', 'failed', 'canceled')"
-APPEND_WITH_STATE = f"""
-    WITH sent AS (
-        SELECT * FROM unnest({_TEN}, {STATE_VALUES})
-        s ({NEXT_COLUMNS}, prev_seq, prev_hash, token, {STATE_COLUMNS.replace("token", "owner_token")})
-    ), j AS ({_NEXT.format(sent="sent s")}),
-    written AS (
-        UPDATE @run r SET {_ASSIGNED}, attention = false, awaiting = NULL, limited = false,
-            ended_us = CASE WHEN {_TERMINAL} THEN s.at_us ELSE r.ended_us END,
-            slot_held = r.slot_held AND (r.slot_once OR NOT {_TERMINAL})
-        FROM sent s JOIN j ON j.run = s.run
-        WHERE r.n = s.run AND s.status IS NOT NULL AND (s.token > 0 OR r.worker IS NULL)
-    ), told AS (
-        UPDATE @run r SET attention = true FROM sent s JOIN j ON j.run = s.run
-        WHERE r.n = s.run AND s.token = 0 AND {OWNED}
-    )
-    SELECT run FROM j
-"""
-"""Appends some of which change an index row, or call its owner."""
-APPEND_WITH_STATE_AND_TELL = APPEND_WITH_STATE.replace(
-    "    SELECT run FROM j\n",
-    "    , heard AS (SELECT pg_notify(%s, %s) FROM j LIMIT 1) SELECT run FROM j CROSS JOIN heard\n",
-)
-"""The same, and tell others if anything was appended."""
-_WITH_STATE = (APPEND_WITH_STATE, APPEND_WITH_STATE_AND_TELL)
-SUBMIT = f"""
-    WITH sent AS (
-        SELECT * FROM unnest({NEW_VALUES}, {STATE_VALUES}, %s, %s, %s, %s, %s, %s)
-        WITH ORDINALITY s ({NEW_COLUMNS}, {STATE_COLUMNS}, first_seq, count, at_us, append_id, hash, facts, place)
-    ), r AS (
-        INSERT INTO @run ({NEW_COLUMNS}, {STATE_COLUMNS})
-        SELECT {NEW_COLUMNS}, {STATE_COLUMNS} FROM sent WHERE token = 0 OR {ALIVE}
-        ORDER BY place ON CONFLICT DO NOTHING RETURNING n, id
-    ), j AS (
-        INSERT INTO @journal ({NEXT_COLUMNS})
-        SELECT r.n, s.first_seq, s.count, s.at_us, s.append_id, s.hash, s.facts FROM r JOIN sent s ON s.id = r.id
-    )
-    SELECT id, n FROM r
-"""
 INSERT_RUN = f"""
     INSERT INTO @run ({NEW_COLUMNS}, ended_us, {STATE_COLUMNS}) SELECT {NEW_VALUES}, %s, {STATE_VALUES}
     WHERE %s OR {ALIVE} ON CONFLICT DO NOTHING RETURNING n
@@ -224,70 +175,19 @@ def is_plain(append: Append, new: NewRun) -> bool:
 
 async def _append_many(session: Session, sent: Numbered, results: list[EntryResult]) -> None:
     appends = [append for _, append in sent]
-    inserted = await insert_steps(session, appends, append_values(session, appends))
+    sql, values = steps_statement(appends, append_values(appends, session.worker))
+    inserted = {row[0] for row in await session.rows(sql, values)}
     for at, append in sent:
         won = append.locator in inserted
         results[at] = Committed(append.locator) if won else await why_lost(session, append)
 
 
-def append_values(session: Statements, appends: Sequence[Append]) -> list[Value]:
-    """Values of `APPEND`."""
-    return [*_next_arrays(appends), session.worker, session.worker]
-
-
-async def insert_steps(
-    session: Session, appends: Sequence[Append], values: list[Value], told: tuple[str, ...] = ()
-) -> set[int]:
-    """Append to known runs, each once; the runs where that was done.
-
-    Args:
-        told: who is told of it, and by whom.
-    """
-    if any(append.index is not None or append.token == 0 for append in appends):
-        values[10:10] = state_arrays([append.index for append in appends])
-        return {row[0] for row in await session.rows(_WITH_STATE[bool(told)], [*values, *told])}
-    return {row[0] for row in await session.rows(APPEND, values)}
-
-
-def _next_arrays(appends: Sequence[Append]) -> list[Packed]:
-    return [
-        Int8s(append.locator for append in appends),
-        *_first_arrays(appends),
-        Int8s(append.prev_seq for append in appends),
-        Byteas(append.prev_hash for append in appends),
-        Int8s(append.token for append in appends),
-    ]
-
-
-def _first_arrays(appends: Sequence[Append]) -> list[Packed]:
-    return [
-        Int8s(append.first_seq for append in appends),
-        Int8s(append.count for append in appends),
-        Int8s(append.at_us for append in appends),
-        Byteas(append.append_id for append in appends),
-        Byteas(append.hash for append in appends),
-        Texts(append.facts for append in appends),
-    ]
-
-
-NEW_KINDS = (Texts, Texts, Texts, Texts, Texts, Bools, Bools, Byteas, Int8s, Int8s, Texts, Texts)
-
-
 async def _submit_many(session: Session, sent: Numbered, results: list[EntryResult]) -> None:
-    inserted = await insert_new(session, [append for _, append in sent])
+    rows = await session.rows(SUBMIT, new_run_values([append for _, append in sent], session.worker))
+    inserted: dict[str, int] = {row[0]: row[1] for row in rows}
     done = await entrances.let_in(session, inserted, [append.new for _, append in sent if append.new is not None])
     for at, append in sent:
         results[at] = done.get(append.run_id) or await _apply(session, append)
-
-
-async def insert_new(session: Session, appends: Sequence[Append]) -> dict[str, int]:
-    """Insert new runs, see `is_plain`; the numbers of those that met nobody in their way."""
-    runs = [append.new for append in appends if append.new is not None]
-    columns = zip(*[new_values(new, slot_held=new.slot_key is not None) for new in runs], strict=True)
-    new = [kind(column) for kind, column in zip(NEW_KINDS, columns, strict=True)]
-    states = state_arrays([append.index for append in appends])
-    values = [*new, *states, *_first_arrays(appends), session.worker, session.worker]
-    return {row[0]: row[1] for row in await session.rows(SUBMIT, values)}
 
 
 async def _apply(session: Session, entry: Entry) -> EntryResult:
@@ -326,7 +226,7 @@ async def _closes_a_circle(session: Session, run_id: str, state: IndexState | No
 
 
 async def _append(session: Session, append: Append) -> AppendResult:
-    if not await session.rows(APPEND, [*_next_arrays([append]), session.worker, session.worker]):
+    if not await session.rows(APPEND, append_values([append], session.worker)):
         return await why_lost(session, append)
     if ends_from_outside(append) and await session.one(OWNED_RUN, (append.locator,)) is not None:
         await session.run(TAKE_BACK, (append.locator, append.first_seq))

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from perdure.ports.store import IndexState, JournalRow, LostRun, NewRun, Restored
 from perdure.storage.postgres import awaits, limits, mutexes
-from perdure.storage.postgres.group import NEW_KINDS
+from perdure.storage.postgres.inserts import NEW_KINDS
 from perdure.storage.postgres.packed import Int8s
 from perdure.storage.postgres.rows import (
     INSERT_LEDGERS,

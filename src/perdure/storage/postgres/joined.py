@@ -12,7 +12,8 @@ from perdure.errors import InvalidArgument, StoreUnavailable
 from perdure.ports.store import TERMINAL, Append, AppendResult, Committed, IndexState, LoadedRun, SubmissionKey
 from perdure.storage.postgres import keys, mutexes, queries
 from perdure.storage.postgres.foreign import statements_of
-from perdure.storage.postgres.group import FITS, FLAG_OWNED, NEXT_COLUMNS, UPDATE_STATE, SlotMoved, submit, why_lost
+from perdure.storage.postgres.group import FLAG_OWNED, UPDATE_STATE, SlotMoved, submit, why_lost
+from perdure.storage.postgres.inserts import FITS, NEXT_COLUMNS
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.rows import state_values
 from perdure.storage.postgres.session import Statements

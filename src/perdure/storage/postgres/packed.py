@@ -16,10 +16,19 @@ _NULL = _LENGTH.pack(-1)
 
 
 class Packed:
-    """An array in the form in which it travels. NULL is None."""
+    """An array in the form in which it travels. NULL is None.
+
+    Attributes:
+        data: the array.
+        element: number of the type of its elements, for the server.
+        array: number of its own type.
+        name: of the type of its elements, in SQL.
+    """
 
     __slots__ = ("data",)
     element = 0
+    array = 0
+    name = ""
 
     def __init__(self, parts: list[bytes], has_null: bool) -> None:
         head = (
@@ -33,6 +42,8 @@ class Int8s(Packed):
 
     __slots__ = ()
     element = 20
+    array = 1016
+    name = "bigint"
 
     def __init__(self, values: Iterable[int | None]) -> None:
         parts = [_NULL if value is None else _INT8.pack(8, value) for value in values]
@@ -44,6 +55,8 @@ class Byteas(Packed):
 
     __slots__ = ()
     element = 17
+    array = 1001
+    name = "bytea"
 
     def __init__(self, values: Iterable[bytes | None]) -> None:
         parts = [_NULL if value is None else _LENGTH.pack(len(value)) + value for value in values]
@@ -55,6 +68,8 @@ class Texts(Packed):
 
     __slots__ = ()
     element = 25
+    array = 1009
+    name = "text"
 
     def __init__(self, values: Iterable[str | bytes | None]) -> None:
         encoded = [value.encode() if isinstance(value, str) else value for value in values]
@@ -67,6 +82,8 @@ class Bools(Packed):
 
     __slots__ = ()
     element = 16
+    array = 1000
+    name = "boolean"
 
     def __init__(self, values: Iterable[bool | None]) -> None:
         parts = [_NULL if value is None else b"\0\0\0\1" + (b"\1" if value else b"\0") for value in values]
@@ -81,19 +98,19 @@ class _PackedDumper(Dumper):
 
 
 class _Int8sDumper(_PackedDumper):
-    oid = 1016
+    oid = Int8s.array
 
 
 class _ByteasDumper(_PackedDumper):
-    oid = 1001
+    oid = Byteas.array
 
 
 class _TextsDumper(_PackedDumper):
-    oid = 1009
+    oid = Texts.array
 
 
 class _BoolsDumper(_PackedDumper):
-    oid = 1000
+    oid = Bools.array
 
 
 def register(adapters: AdaptersMap) -> None:

@@ -130,6 +130,7 @@ class Session:
         busy: somebody waits for an answer on it.
         listening: somebody waits for notifications on it, and may be canceled at any time.
         worker: in whose name what is being written was queued; empty for a client.
+        prefix: what `@` stands for.
     """
 
     def __init__(self, con: psycopg.AsyncConnection[Row], place: Place) -> None:
@@ -146,7 +147,7 @@ class Session:
         self._spare = place.spare
         self._given = False
         self.worker = ""
-        self._prefix = f'"{place.schema}".'
+        self.prefix = f'"{place.schema}".'
         self._texts: dict[str, bytes] = {}
 
     @classmethod
@@ -249,14 +250,14 @@ class Session:
 
     async def plain(self, sql: str) -> Row | None:
         """The first row, if any, of a statement without values: nothing of it stays behind, no plan and no snapshot."""
-        text = sql.replace("@", self._prefix).encode()
-        self._ask()
+        text = sql.replace("@", self.prefix).encode()
+        self.asked()
         try:
             cursor = await self.con.execute(text, prepare=False)
             return await cursor.fetchone() if cursor.description is not None else None
         except psycopg.OperationalError as error:
             if self._silent:
-                raise self._silence() from error
+                raise self.cause(error) from error
             raise
         finally:
             self.busy = False
@@ -264,21 +265,21 @@ class Session:
     async def _execute(self, sql: str, values: Values) -> psycopg.AsyncCursor[Row]:
         text = self._texts.get(sql)
         if text is None:
-            text = self._texts[sql] = sql.replace("@", self._prefix).encode()
-        self._ask()
+            text = self._texts[sql] = sql.replace("@", self.prefix).encode()
+        self.asked()
         try:
             cursor = self.con.cursor(binary=True)
             return await cursor.execute(text, values or None)
         except psycopg.OperationalError as error:
             if self._silent:
-                raise self._silence() from error
+                raise self.cause(error) from error
             raise
         finally:
             self.busy = False
 
     # --- silence
 
-    def _ask(self) -> None:
+    def asked(self) -> None:
         """A statement goes out; one timer looks after all that follow one another."""
         self.busy = True
         self._asked_s = self._loop.time()
@@ -305,7 +306,10 @@ class Session:
             self._asked_s = self._loop.time()
             self._look = self._loop.call_at(self._asked_s + self._answer_s, self._look_for_answer)
 
-    def _silence(self) -> Silent:
+    def cause(self, error: psycopg.OperationalError) -> Exception:
+        """What is behind an error: perhaps we have given the connection up ourselves, for nobody answered."""
+        if not self._silent:
+            return error
         answer_s = self._answer_s * (LONG if self.long else 1)
         return Silent(
             f"{self._shown} has not answered for {answer_s:g} s: it is overloaded, or something between swallows what "

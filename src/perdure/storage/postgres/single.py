@@ -1,103 +1,150 @@
-"""Groups that are one statement: that is a transaction by itself, and one round trip instead of five.
+"""Groups that go in one round trip, instead of five: most of them [J-12].
 
-Most groups are: steps of owned runs, the end of one among them, or runs that begin with this engine as their owner.
-No row is locked beforehand, as in other groups: whatever comes in between has either inserted the same journal key or
-the same run, and then one of both has inserted nothing [J-2, J-3]; or it has changed an index row that this statement
-writes, too, and then one waits for the other. A statement that writes one index row waits for nobody while it holds
-another.
+Most groups are steps of owned runs, ends of some among them, and runs that nothing but their slots decides about. No
+row is locked beforehand, as in other groups: whatever comes in between has either inserted the same journal key or the
+same run, and then one of both has inserted nothing [J-2, J-3]; or it has changed an index row that we write, too, and
+then one waits for the other. Index rows are written in the order of their numbers, as they are locked elsewhere. Who
+waits for whom in a circle nevertheless, runs into the time limit for locks, and goes as other groups do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perdure.ports.store import Append, AppendResult, Committed
+import msgspec
+from psycopg.pq.abc import PGresult
+
+from perdure.ports.store import Append, AppendResult, Committed, NewRun
 from perdure.storage.postgres.entries import Entry, wakes_others
-from perdure.storage.postgres.group import (
+from perdure.storage.postgres.group import is_plain
+from perdure.storage.postgres.inserts import (
+    APPEND_KINDS,
     FITS,
     NEXT_COLUMNS,
+    STATE_KINDS,
+    SUBMIT,
+    SUBMIT_KINDS,
     append_values,
-    insert_new,
-    insert_steps,
-    is_plain,
-    why_lost,
+    new_run_values,
+    one_row,
+    steps_statement,
+    submitting,
+    with_state,
 )
+from perdure.storage.postgres.jobs import Work
 from perdure.storage.postgres.place import Place
-from perdure.storage.postgres.session import Session
+from perdure.storage.postgres.rows import new_values, state_values
+from perdure.storage.postgres.wire import Statement, WireValue
 from perdure.storage.postgres.workers import ALIVE
 
 _STEP = f"""
     INSERT INTO @journal ({NEXT_COLUMNS})
-    SELECT {NEXT_COLUMNS} FROM (VALUES (
-        %s::bigint, %s::bigint, %s::bigint, %s::bigint, %s::bytea, %s::bytea, %s::text,
-        %s::bigint, %s::bytea, %s::bigint
-    )) s ({NEXT_COLUMNS}, prev_seq, prev_hash, token)
+    SELECT {NEXT_COLUMNS} FROM {one_row(APPEND_KINDS)} s ({NEXT_COLUMNS}, prev_seq, prev_hash, token)
     WHERE {FITS} AND {ALIVE} ON CONFLICT DO NOTHING RETURNING run
 """
-"""One step alone: without arrays it costs both sides a fifth less."""
+_STEP_WITH_STATE = with_state(one_row(STATE_KINDS))
+_NEW_RUN = submitting(one_row(SUBMIT_KINDS, "1"))
+_TELL = "SELECT pg_notify(%s, %s)"
 
 
-def is_one_statement(entries: Sequence[Entry]) -> bool:
-    """Whether a group is one statement."""
-    return _are_steps(entries) or _are_new(entries)
+class Single(msgspec.Struct, frozen=True, gc=False):
+    """A group that goes in one round trip.
+
+    Attributes:
+        steps: appends to known runs, each run once.
+        new: new runs, each once.
+        tells: others have to hear of it.
+    """
+
+    steps: list[Append]
+    new: list[Append]
+    tells: bool
 
 
-def _are_steps(entries: Sequence[Entry]) -> bool:
-    """Steps of owned runs, each run once, and at most one that lets go of its run or ends it."""
+def single(entries: Sequence[Entry | Work]) -> Single | None:
+    """The group that is made of these entries; None if it has to be a transaction of several round trips."""
+    steps: list[Append] = []
+    new: list[Append] = []
     numbers: set[int] = set()
-    released = 0
-    for e in entries:
-        if type(e) is not Append or not e.token or e.new is not None or e.permits is not None:
-            return False
-        numbers.add(e.locator)
-        if e.index is not None:
-            released += 1
-            if released > 1 or e.index.ledger or e.index.awaits or e.index.permits:
-                return False
-    return len(numbers) == len(entries)
-
-
-def _are_new(entries: Sequence[Entry]) -> bool:
-    """New runs that nothing but their slots decides about, and that nobody else has to hear of."""
     ids: set[str] = set()
+    tells = False
     for e in entries:
-        if type(e) is not Append or e.new is None or e.index is None or e.index.ledger:
-            return False
-        if not is_plain(e, e.new) or e.new.entrances or wakes_others(e):
-            return False
-        ids.add(e.run_id)
-    return len(ids) == len(entries)
+        if type(e) is not Append or e.permits is not None:
+            return None
+        state = e.index
+        if e.new is not None:
+            if not is_plain(e, e.new) or e.new.entrances:
+                return None
+            new.append(e)
+            ids.add(e.run_id)
+        elif e.token:
+            steps.append(e)
+            numbers.add(e.locator)
+        else:
+            return None
+        if state is not None:
+            if state.ledger or state.awaits or state.permits:
+                return None
+            tells = tells or wakes_others(e)
+    if len(numbers) < len(steps) or len(ids) < len(new):
+        return None
+    return Single(steps, new, tells)
 
 
-async def apply_at_once(
-    session: Session, place: Place, entries: Sequence[Entry], teller: str
-) -> Sequence[AppendResult | None]:
-    """Apply a group that is one statement, without a transaction around it.
+def statements(group: Single, worker: str, place: Place, teller: str) -> list[Statement]:
+    """What a group says to the server: one transaction.
 
     Args:
+        worker: in whose name.
         teller: in whose name others are told, where they have to be.
-
-    Returns:
-        Results in the order of the entries; None for a new run that was not inserted, and has to be submitted in a
-        transaction to learn why.
     """
-    appends = [e for e in entries if type(e) is Append]
-    if appends[0].new is not None:
-        found = await insert_new(session, appends)
-        return [None if (number := found.get(append.run_id)) is None else Committed(number) for append in appends]
-    if len(appends) == 1 and appends[0].index is None:
-        inserted = await _insert_step(session, appends[0])
-    else:
-        told = (place.channel, teller) if any(map(wakes_others, entries)) else ()
-        inserted = await insert_steps(session, appends, append_values(session, appends), told)
-    # Who inserted nothing is looked up afterwards: whatever came in between, it has lost.
-    return [
-        Committed(append.locator) if append.locator in inserted else await why_lost(session, append)
-        for append in appends
-    ]
+    said: list[Statement] = []
+    if len(group.steps) == 1:
+        said.append(_one_step(group.steps[0], worker))
+    elif group.steps:
+        said.append(steps_statement(group.steps, append_values(group.steps, worker)))
+    if len(group.new) == 1 and (new := group.new[0].new) is not None:
+        said.append((_NEW_RUN, _one_new(group.new[0], new, worker)))
+    elif group.new:
+        said.append((SUBMIT, new_run_values(group.new, worker)))
+    if group.tells:
+        said.append((_TELL, (place.channel, teller)))
+    return said
 
 
-async def _insert_step(session: Session, append: Append) -> set[int]:
-    first = (append.locator, append.first_seq, append.count, append.at_us, append.append_id, append.hash)
-    rest = (append.facts.decode(), append.prev_seq, append.prev_hash, append.token, session.worker, session.worker)
-    return {row[0] for row in await session.rows(_STEP, (*first, *rest))}
+def results(group: Single, answers: Sequence[PGresult]) -> dict[str, AppendResult]:
+    """By run, those that were committed. Who is not among them inserted nothing, and has to learn why."""
+    committed: dict[str, AppendResult] = {}
+    left = list(answers)
+    if group.steps:
+        found = left.pop(0)
+        if found.ntuples == len(group.steps):
+            committed = {append.run_id: Committed(append.locator) for append in group.steps}
+        else:
+            won = {_number(found, at, 0) for at in range(found.ntuples)}
+            committed = {a.run_id: Committed(a.locator) for a in group.steps if a.locator in won}
+    if group.new:
+        found = left.pop(0)
+        for at in range(found.ntuples):
+            committed[(found.get_value(at, 0) or b"").decode()] = Committed(_number(found, at, 1))
+    return committed
+
+
+def _number(found: PGresult, row: int, column: int) -> int:
+    return int.from_bytes(found.get_value(row, column) or b"", "big")
+
+
+def _one_step(append: Append, worker: str) -> Statement:
+    before = (append.prev_seq, append.prev_hash, append.token)
+    if append.index is None:
+        return _STEP, (append.locator, *_facts(append), *before, worker, worker)
+    return _STEP_WITH_STATE, (append.locator, *_facts(append), *before, *state_values(append.index), worker, worker)
+
+
+def _one_new(append: Append, new: NewRun, worker: str) -> Sequence[WireValue]:
+    state = () if append.index is None else state_values(append.index)
+    return (*new_values(new, slot_held=new.slot_key is not None), *state, *_facts(append), worker, worker)
+
+
+def _facts(append: Append) -> tuple[WireValue, ...]:
+    return append.first_seq, append.count, append.at_us, append.append_id, append.hash, append.facts

@@ -1,8 +1,11 @@
-"""The one task of a store that writes: everything queued so far goes in one transaction [J-14, R-8].
+"""What writes for a store: everything queued so far goes together, in one transaction [J-14, R-8].
+
+Most groups need one round trip, and are sent straight from the queue, a second one while the first is on its way. What
+needs more than that is done by a task, one after the other, with nothing else on its way.
 
 A commit whose answer is lost may have happened or not, and looking it up proves nothing while the server may still be
-at it. So whatever goes wrong, the same group is sent again: what was committed is recognised by its append ids, and the
-journal's key makes whoever is second wait for whoever is first.
+at it. So whatever goes wrong, the same appends are sent again: what was committed is recognised by its append ids, and
+the journal's key makes whoever is second wait for whoever is first.
 """
 
 from __future__ import annotations
@@ -10,13 +13,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 import psycopg
+from psycopg.pq.abc import PGresult
 
 from perdure.errors import InvalidArgument, PerdureError, StoreUnavailable, StoreUnusable
-from perdure.ports.store import Trouble
+from perdure.ports.store import Append, AppendResult, Trouble
 from perdure.storage.postgres.aside import Aside
 from perdure.storage.postgres.entries import Entry, EntryResult, wakes_others
 from perdure.storage.postgres.group import SlotMoved, apply_group
@@ -24,7 +29,8 @@ from perdure.storage.postgres.jobs import Blocked, Job, Work, answer, parts, ref
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.schema import prepare
 from perdure.storage.postgres.session import CLOSING_S, Session, error_kind, explained
-from perdure.storage.postgres.single import apply_at_once, is_one_statement
+from perdure.storage.postgres.single import Single, results, single, statements
+from perdure.storage.postgres.wire import Wire, prepared
 
 T = TypeVar("T")
 
@@ -35,6 +41,10 @@ PATIENCE_MS = 50
 PATIENCE_ALONE_MS = 10
 AGAIN_AT_ONCE = 10
 """How often a group that met another one is sent again before that is trouble."""
+ON_THE_WAY = 2
+"""Groups at once: while the server does one, the next comes to be."""
+HALVED_FROM = 16
+"""Of a larger group, half is answered first where nothing else is on its way: the other half would only wait for it."""
 
 
 class Writer:
@@ -73,14 +83,19 @@ class Writer:
         self._hurry = asyncio.Event()
         self._closing = self._aborted = False
         self._serving: Sequence[Job] = ()
-        self._patient: Session | None = None
+        self._returned: list[Job] = []
+        self._wire: Wire | None = None
+        self._loop = asyncio.get_running_loop()
+        self._looks = self._has_connection = False
         self._aside = Aside(place, ident, self._new_session, self.put, self._wake.set, on_trouble)
-        self._task = asyncio.get_running_loop().create_task(self._main())
+        self._task = self._loop.create_task(self._main())
 
     def put(self, job: Job) -> None:
         """Queue a job."""
         self._jobs.append(job)
-        self._wake.set()
+        if not self._looks:
+            self._looks = True
+            self._loop.call_soon(self._look)
 
     async def close(self) -> None:
         """Finish what was put so far; a group in trouble gets one more chance, and after it nobody else does."""
@@ -95,10 +110,12 @@ class Writer:
     def abort(self) -> None:
         """Stop at once. Whoever still waits is canceled."""
         self._closing = self._aborted = True
-        for future, *_ in (*self._serving, *self._jobs):
+        if self._wire is not None:
+            self._wire.abort()
+        for future, *_ in (*self._returned, *self._serving, *self._jobs):
             if future is not None:
                 future.cancel()
-        self._jobs = []
+        self._returned, self._jobs = [], []
         self._aside.abort()
         if self._session is not None:
             self._session.end(self._task)
@@ -112,14 +129,88 @@ class Writer:
             self._aside.close()
             self._on_trouble(Trouble(str(error), 0.0, fatal=True))
 
+    # --- straight from the queue
+
+    def _look(self) -> None:
+        """Send what is queued, if that is possible now; otherwise whoever is in the way looks again."""
+        self._looks = False
+        while self._jobs and not self._has_connection and not self._closing:
+            wire = self._wire_now()
+            if wire is None:
+                self._wake.set()
+                return
+            if wire.in_flight >= ON_THE_WAY:
+                return
+            jobs = next(parts(self._jobs))
+            group = single([job[1] for job in jobs])
+            if group is None or any(map(self._aside.concerns, jobs)):
+                self._wake.set()
+                return
+            del self._jobs[: len(jobs)]
+            self._send(wire, jobs, group)
+
+    def _wire_now(self) -> Wire | None:
+        """What sends on our connection; None if there is none, or nothing may be sent on it that way."""
+        session = self._session
+        if session is None or session.lost or self.fatal is not None or self._returned or self._place.pooler:
+            return None
+        if self._wire is None or self._wire.session is not session:
+            self._wire = Wire(session)
+            self._wire.send(prepared([(f"SET lock_timeout = {PATIENCE_MS}", ())]), lambda _: None)
+        return self._wire
+
+    def _send(self, wire: Wire, jobs: Sequence[Job], group: Single) -> None:
+        try:
+            said = prepared(statements(group, jobs[0][2], self._place, self._ident))
+        except Exception:  # something cannot be said to the server; alone it is found out what
+            self._give_back(jobs)
+        else:
+            wire.send(said, partial(self._landed, wire, jobs, group))
+
+    def _landed(self, wire: Wire, jobs: Sequence[Job], group: Single, outcome: list[PGresult] | Exception) -> None:
+        if isinstance(outcome, Exception):
+            committed: Mapping[str, AppendResult] = {}
+            self._tell_loss(wire, outcome)
+        else:
+            committed = results(group, outcome)
+        won: list[tuple[Job, AppendResult]] = []
+        lost: list[Job] = []
+        for job in jobs:
+            result = committed.get(job[1].run_id) if isinstance(job[1], Append) else None
+            if result is None:
+                lost.append(job)
+            else:
+                won.append((job, result))
+        if lost:
+            self._give_back(lost)
+        first = len(won) // 2 if len(won) >= HALVED_FROM and not wire.in_flight else len(won)
+        _answer(won[:first])
+        if first < len(won):
+            self._loop.call_soon(_answer, won[first:])
+        self._look()
+
+    def _tell_loss(self, wire: Wire, error: Exception) -> None:
+        """Tell once that a connection was lost, with whatever was on its way."""
+        if wire.session.lost and wire is self._wire and not self._aborted:
+            self._wire = None
+            self._on_trouble(Trouble(self._problem(error), FIRST_RETRY_S, fatal=False))
+
+    def _give_back(self, jobs: Sequence[Job]) -> None:
+        """Let the task find out what is the matter with jobs that were not committed, or perhaps were."""
+        self._returned += jobs
+        self._wake.set()
+
     # --- the task
 
     async def _main(self) -> None:
         try:
-            while self._jobs or self._aside.busy or not self._closing:
+            while self._has_work() or not self._closing:
                 await self._wake.wait()
                 self._wake.clear()
-                jobs, self._jobs = self._jobs, []
+                self._has_connection = True
+                if self._wire is not None:
+                    await self._wire.leave()
+                jobs, self._returned, self._jobs = [*self._returned, *self._jobs], [], []
                 for part in parts([job for job in jobs if not self._waits_aside(job)]):
                     self._serving = part
                     try:
@@ -128,8 +219,14 @@ class Writer:
                         self.give_up(StoreUnusable(f"the writer of {self._place.shown} broke: {error!r}"))
                         refuse(part, self.fatal)
                     self._serving = ()
+                self._has_connection = False
+                self._look()
         finally:
             self._drop()
+
+    def _has_work(self) -> bool:
+        on_the_way = self._wire is not None and self._wire.in_flight > 0
+        return bool(self._jobs or self._returned) or on_the_way or self._aside.busy
 
     def _waits_aside(self, job: Job) -> bool:
         """Whether what a job wants is waited for already; then it waits there, too."""
@@ -169,35 +266,12 @@ class Writer:
             answer(job, result)
 
     async def _commit(self, entries: Sequence[Entry], worker: str, patience_ms: int) -> Sequence[object]:
-        if is_one_statement(entries) and patience_ms == PATIENCE_MS and not self._place.pooler:
-            results = list(await self._insist(lambda: self._at_once(entries, worker)))
-            left = [at for at, result in enumerate(results) if result is None]
-            if left:
-                refused = await self._commit_together([entries[at] for at in left], worker, patience_ms)
-                for at, result in zip(left, refused, strict=True):
-                    results[at] = result
-            return results
-        return await self._commit_together(entries, worker, patience_ms)
-
-    async def _commit_together(self, entries: Sequence[Entry], worker: str, patience_ms: int) -> Sequence[object]:
         notify = any(map(wakes_others, entries))
 
         async def apply(session: Session) -> list[EntryResult]:
             return await apply_group(session, self._place, entries)
 
         return await self._insist(lambda: self._transaction(apply, worker, notify=notify, patience_ms=patience_ms))
-
-    async def _at_once(self, entries: Sequence[Entry], worker: str) -> Sequence[object]:
-        session = await self._connected(worker)
-        try:
-            if self._patient is not session:  # there is no transaction around it to say so in
-                await session.plain(f"SET lock_timeout = {PATIENCE_MS}")
-                self._patient = session
-            return await apply_at_once(session, self._place, entries, self._ident)
-        except BaseException:
-            if session.lost:
-                self._drop()
-            raise
 
     async def _transaction(
         self, work: Callable[[Session], Awaitable[T]], worker: str, *, notify: bool, patience_ms: int
@@ -271,7 +345,7 @@ class Writer:
                 if kind == "again" and met < AGAIN_AT_ONCE:
                     met += 1
                     continue
-                problem = str(error) if isinstance(error, PerdureError) else explained(error, self._place)
+                problem = self._problem(error)
                 if not isinstance(error, (psycopg.Error, OSError, PerdureError, SlotMoved)):
                     raise  # ours
                 if last_chance:
@@ -288,8 +362,16 @@ class Writer:
                 await asyncio.wait_for(self._hurry.wait(), delay_s)
             delay_s = min(LAST_RETRY_S, delay_s * 2)
 
+    def _problem(self, error: Exception) -> str:
+        return str(error) if isinstance(error, PerdureError) else explained(error, self._place)
+
     def _drop(self) -> None:
         if self._session is not None:
             self._session.drop()
             if self._session.con.closed:
                 self._session = None
+
+
+def _answer(results: Sequence[tuple[Job, AppendResult]]) -> None:
+    for job, result in results:
+        answer(job, result)
