@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from perdure.testing.simulation.world import Attempt, AttemptKey
 
 
+HELD_US = NOTICE_US + 5_000_000
+"""How long after the hold of its pipeline a handler may start: its reservation, sent before, may be on its way."""
+
+
 def check_end(judge: Judge, name: AttemptKey, attempt: Attempt) -> None:
     """A handler has ended: a cancel that was durable for long has been told to it [R-12]."""
     _run_id, phase, step, _number = name
@@ -34,7 +38,7 @@ def check_start(judge: Judge, name: AttemptKey, worker: str) -> None:
     held_us = law.held_for_us(judge.run_id)
     deaf = law.deaf(worker, law.now_us() - held_us)
     judge.demand(
-        held_us <= NOTICE_US or deaf, "R-17", f"a handler of {step} started {held_us} us after its pipeline was held"
+        held_us <= HELD_US or deaf, "R-17", f"a handler of {step} started {held_us} us after its pipeline was held"
     )
     if not judge.is_open(phase, step, number):
         ended = judge.resolved_at_us.get((phase, base(step)))
