@@ -16,7 +16,7 @@ class Standby(PostgresServer):
     """
 
     def __init__(self, primary: PostgresServer | None) -> None:
-        super().__init__()
+        super().__init__(settings={"wal_retrieve_retry_interval": "100ms"})
         self._primary = primary
 
     def start(self) -> None:

@@ -24,9 +24,9 @@ Inv = Invocation[str, object]
 LEASE_S = 1.5
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def pair() -> Iterator[tuple[PostgresServer, Standby]]:
-    """Give a primary and its standby."""
+    """Give a primary and its standby; the last test promotes that."""
     primary = PostgresServer()
     standby = Standby(primary)
     try:
@@ -36,6 +36,26 @@ def pair() -> Iterator[tuple[PostgresServer, Standby]]:
     finally:
         primary.remove()
         standby.remove()
+
+
+@pytest.mark.long
+async def test_a_standby_alone_is_no_store(pair: tuple[PostgresServer, Standby]) -> None:
+    """Of several hosts the one that takes writes is found, also where the URL does not ask for it, and whatever comes
+    first; a standby that the URL insists on is refused, with what is to be done."""
+    primary, standby = pair
+    place = Place.of(both(standby, primary, schema="asked"))
+    for _ in range(2):
+        session = await Session.connect(place)
+        assert session.con.info.host == str(primary.folder)
+        session.drop()
+    with pytest.raises(StoreUnusable, match="has to have target_session_attrs=read-write, or none"):
+        await Session.connect(Place.of(both(standby, primary, schema="asked", options="&target_session_attrs=any")))
+    with pytest.raises(StoreUnusable, match="has to name the primary"):
+        await Session.connect(Place.of(standby.url()))
+    await asyncio.to_thread(primary.stop)
+    with pytest.raises(StoreUnavailable, match="is a failover under way"):
+        await Session.connect(place)
+    await asyncio.to_thread(primary.start)
 
 
 @pytest.mark.long
@@ -105,24 +125,6 @@ async def test_an_engine_goes_over_to_the_standby_and_stays_there(pair: tuple[Po
         assert isinstance(await late.result(timeout=DEADLINE_S), Succeeded)
         assert (await engine.verify()).findings == ()
         assert primary.sql("SELECT count(*) FROM moved.run").strip() == "9"
-
-
-async def test_a_standby_alone_is_no_store(pair: tuple[PostgresServer, Standby]) -> None:
-    """Of several hosts the one that takes writes is found, also where the URL does not ask for it, and whatever comes
-    first; a standby that the URL insists on is refused, with what is to be done."""
-    primary, standby = pair
-    place = Place.of(both(standby, primary, schema="asked"))
-    for _ in range(2):
-        session = await Session.connect(place)
-        assert session.con.info.host == str(primary.folder)
-        session.drop()
-    with pytest.raises(StoreUnusable, match="has to have target_session_attrs=read-write, or none"):
-        await Session.connect(Place.of(both(standby, primary, schema="asked", options="&target_session_attrs=any")))
-    with pytest.raises(StoreUnusable, match="has to name the primary"):
-        await Session.connect(Place.of(standby.url()))
-    await asyncio.to_thread(primary.stop)
-    with pytest.raises(StoreUnavailable, match="is a failover under way"):
-        await Session.connect(place)
 
 
 async def told(troubles: Troubles, words: str) -> None:
