@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from perdure import Engine, Invocation, Run, StoreUnavailable, Succeeded, step
+from perdure.storage import open_store
 from tests.faults.small_disk import SmallDisk, small_disk
 from tests.postgres import NOBODY, PostgresServer
 from tests.runtime.book import DEADLINE_S
@@ -136,6 +137,8 @@ async def test_tables_without_room(full: Full) -> None:
         async with app(work.pipeline).client(store=f"{full.url('tables')}&answer_timeout=0.1") as client:
             with pytest.raises(StoreUnavailable, match=r"given up after 0.1 s.* is full"):
                 await soon(client.submit(work.pipeline, "x" * 100_000))
+        with pytest.raises(StoreUnavailable, match="is full"):
+            await soon(open_store(full.url("more_tables")).open(owner="w1"))
         full.tables.free()
 
 

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from typing import Literal
 
+import psycopg
 import pytest
 
 import perdure.runtime.engine
 import perdure.runtime.membership
-from perdure import Engine, Invocation, StoreUnavailable, Succeeded, step
+from perdure import Canceled, ConflictError, Engine, Invocation, StoreUnavailable, Succeeded, step
 from perdure.core.facts import SegmentAttemptStarted
 from perdure.runtime.membership import MARGIN
 from perdure.runtime.system import RealSystem
+from perdure.storage.postgres import Place
 from tests.faults.black_hole import black_hole
 from tests.postgres import PostgresServer
 from tests.runtime.lab import Line, app, facts, line
@@ -141,10 +145,21 @@ async def test_a_client_hears_in_time_that_nobody_answers(postgres: PostgresServ
     async with (
         black_hole(postgres) as hole,
         app(mine).engine(store=postgres.url(schema=schema), lease=LEASE_S) as engine,
-        app(mine).client(store=hole.url(schema=schema, answer_s=ANSWER_S)) as client,
+        app(mine).client(store=hole.url(schema=schema, answer_s=ANSWER_S / 2)) as client,
     ):
         known = await client.submit(mine, "short")
+        later = await client.submit(mine, "later", delay=3600)
         await client.info(known.id)
+        async with locked(postgres, schema, later.id):  # who cancels it waits beside all others
+            canceling = asyncio.create_task(client.cancel(later.id))
+            await asyncio.to_thread(two_have_waited, postgres)
+            hole.swallow()
+            with pytest.raises(StoreUnavailable, match="it may have been written all the same"):
+                await soon(canceling)
+        hole.heal()
+        with suppress(ConflictError):  # it may have been done
+            await soon(client.cancel(later.id))
+        assert isinstance(await soon(engine.result(later.id)), Canceled)
         hole.swallow()
         sent = [asyncio.create_task(client.submit(mine, "short", idempotency_key=f"k{n}")) for n in range(3)]
         asked = [asyncio.create_task(client.info(known.id)) for _ in range(9)]
@@ -155,7 +170,22 @@ async def test_a_client_hears_in_time_that_nobody_answers(postgres: PostgresServ
         for n in range(3):
             run = await soon(client.submit(mine, "short", idempotency_key=f"k{n}"))
             assert isinstance(await run.result(timeout=30), Succeeded)
-        assert sum((await engine.counts()).values()) == 4
+        assert sum((await engine.counts()).values()) == 5
+
+
+@asynccontextmanager
+async def locked(server: PostgresServer, schema: str, run_id: str) -> AsyncGenerator[None]:
+    """Somebody else's open transaction has a run."""
+    async with await psycopg.AsyncConnection.connect(Place.of(server.url()).conninfo) as con:
+        await con.execute(f'SELECT 1 FROM "{schema}".run WHERE id = %s FOR UPDATE'.encode(), (run_id,))
+        yield
+
+
+def two_have_waited(server: PostgresServer) -> None:
+    """Return when a second connection waits for a lock: the first one has put the matter aside by then."""
+    seen: set[str] = set()
+    while len(seen) < 2:
+        seen.update(server.sql("SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'").split())
 
 
 @pytest.mark.long

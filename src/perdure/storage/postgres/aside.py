@@ -14,7 +14,7 @@ from perdure.errors import StoreUnavailable, StoreUnusable
 from perdure.ports.store import Trouble
 from perdure.storage.postgres.jobs import Blocked, Job, Subject, answer, do_alone, refuse, subjects
 from perdure.storage.postgres.place import Place
-from perdure.storage.postgres.session import CLOSING_S, Session
+from perdure.storage.postgres.session import CLOSING_S, Session, TooManyConnections
 
 MAX_ASIDE = 4
 """Jobs that wait at the same time, each on a connection; further ones take turns with them."""
@@ -122,9 +122,10 @@ class Aside:
                 except StoreUnavailable as error:
                     if not isinstance(error, StoreUnusable) and not self._closing:
                         await asyncio.sleep(TURN_MS / 1000)
-                        self._wait_on(job, turns + 1)
-                        continue
-                    self._again(job)
+                        if isinstance(error, TooManyConnections):
+                            self._wait_on(job, turns + 1)
+                            continue
+                    self._again(job)  # the writer knows for how long an outage is borne
                 except Exception:
                     self._again(job)
                 finally:

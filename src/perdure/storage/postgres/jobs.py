@@ -57,6 +57,7 @@ async def transaction(
     Raises:
         Blocked: somebody held a lock for longer; nothing was written.
     """
+    session.waits_s = patience_ms / 1000
     try:
         await session.plain(f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {patience_ms}")
         result = await work(session)

@@ -137,6 +137,7 @@ class Session:
         self.con = con
         self.busy = False
         self.listening = False
+        self.waits_s = 0.0
         self.long = False
         self._loop = asyncio.get_running_loop()
         self._shown = place.shown
@@ -185,8 +186,10 @@ class Session:
             await session._check(place)
             if place.hosts is not None:
                 await session._check_timeline(place, place.hosts)
-        except BaseException:
+        except BaseException as error:
             session.drop()
+            if isinstance(error, psycopg.Error):
+                raise StoreUnavailable(explained(error, place)) from error
             raise
         return session
 
@@ -290,7 +293,7 @@ class Session:
         self._look = None
         if not self.busy or self.listening:
             return
-        until_s = self._asked_s + self._answer_s * (LONG if self.long else 1)
+        until_s = self._asked_s + self.waits_s + self._answer_s * (LONG if self.long else 1)
         if self._loop.time() < until_s:
             self._look = self._loop.call_at(until_s, self._look_for_answer)
             return

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
+import psycopg
+
 from perdure.errors import PerdureError, StoreUnavailable
 from perdure.ports.joining import CallerConnection
 from perdure.ports.limits import LimitUse
@@ -62,7 +64,7 @@ from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.readers import Readers
 from perdure.storage.postgres.rows import INSERT_LEDGERS, ledger_values
 from perdure.storage.postgres.schema import prepare
-from perdure.storage.postgres.session import Session
+from perdure.storage.postgres.session import Session, explained
 from perdure.storage.postgres.transactions import HandlerTransaction, Transactions
 from perdure.storage.postgres.writer import Writer
 
@@ -110,11 +112,13 @@ class PostgresStore(LostRows):
                 self._name, _ = await asyncio.gather(prepare(session, self.place), listener.start())
             else:
                 self._name = await prepare(session, self.place)
-        except BaseException:
+        except BaseException as error:
             session.drop()
             listener.stop()
             readers.abort()
             await listener.ended()
+            if isinstance(error, psycopg.Error):
+                raise StoreUnavailable(explained(error, self.place)) from error
             raise
         self._loop = asyncio.get_running_loop()
         patience_s = math.inf if self._engine else self.place.answer_s
