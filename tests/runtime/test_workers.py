@@ -357,6 +357,30 @@ async def test_a_worker_that_is_refused_looks_whether_it_lives(system: VirtualSy
             assert owners(await facts(run)) == [engine.worker]
 
 
+@virtually
+async def test_a_worker_whose_judgement_is_refused_looks_whether_it_lives(system: VirtualSystem) -> None:
+    """It does not judge the same run again and again until its next renewal [R-3, D-2]."""
+
+    def broken(_inv: Inv) -> bool:
+        raise ValueError("no")
+
+    @step("one/v1", when=broken)
+    async def one(inv: Inv) -> None: ...
+
+    pipeline = line(one)
+    world = Shared(system)
+    async with world.engine(app(pipeline)) as engine, world.client(app(pipeline)) as client:
+        run = await client.submit(pipeline, "x")
+        await until(run, "invalid")
+        former, before = engine.worker, world.data.commits
+        del world.data.workers[former]
+        await client.retry(run.id, actor="ada")
+        await system.sleep(SECOND_US / 1_000_000)
+        assert engine.worker != former
+        assert (await run.info()).status == "invalid"
+        assert world.data.commits - before < 20
+
+
 class Forgetful(Watched):
     """The answers to the first picks are lost."""
 

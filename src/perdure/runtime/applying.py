@@ -87,6 +87,8 @@ async def apply(
         index = rest_state(host, live, plan.rest, now_us)
         written = await host.store.set_index(p.locator, index, p.row_seq)
         if written is not True:
+            if written is False:  # somebody appended first, or this worker was found dead
+                host.fenced()
             raise Again(cycle=written is not False)
     _released(host, live, plan, index)
     return None

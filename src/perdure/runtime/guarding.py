@@ -33,8 +33,10 @@ async def guarded(host: Host, live: LiveRun, work: Callable[[], Coroutine[object
     try:
         await work()
     except (Lost, NotOwner):
-        if not live.token:  # never ours: if it is nobody's, either, its index row is wrong, and the store calls it due
-            host.avoid(run_id)
+        if not live.token and not live.lease.over:
+            host.avoid(
+                run_id
+            )  # never ours: if it is nobody's, either, its index row is wrong, and the store calls it due
         logger.warning("run %s was taken over by another worker or removed; dropped here", run_id)
         host.fenced()
     except BaseException as error:
