@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -11,8 +12,10 @@ from perdure.ports.store import LostRun, Restored
 from perdure.runtime import rebuilding
 from perdure.runtime.rebuilding import rebuild
 from perdure.storage.memory import MemoryData, MemoryStore
+from perdure.storage.sqlite import SqliteStore
 from perdure.testing.clock import VirtualSystem
 from tests.runtime.lab import Gate, Inv, Watched, World, app, line, until, virtually
+from tests.runtime.test_verifying import sql
 from tests.runtime.test_workers import Shared, gated, owners
 
 
@@ -161,3 +164,16 @@ async def test_what_cannot_come_back_is_told_of_once(system: VirtualSystem, capl
         assert len([message for message in lost_messages(caplog) if runs[1].id in message]) == 1
         assert {info.run_id for info in await engine.list()} == {runs[0].id, runs[2].id}
         assert await rebuild(world.stores[0], system.now_us()) == 0
+
+
+async def test_a_client_gives_an_engine_alone_nothing_that_it_may_have_let_go(tmp_path: Path) -> None:
+    """J-11, R-16: what `verify` repairs beside it is nobody's, and goes on."""
+    path, pipeline = tmp_path / "store.db", line(step("one/v1")(nothing))
+    async with app(pipeline).engine(store=SqliteStore(path)) as engine:
+        run = await engine.submit(pipeline, "x", delay=7_200)
+        sql(path, "DELETE FROM run", f"UPDATE stray SET worker = '{engine.worker}'")
+        async with app(pipeline).client(store=SqliteStore(path)) as client:
+            assert (await client.verify(repair=True)).repaired == 1
+            assert (await client.verify()).findings == ()
+            await client.retry(run.id, actor="me")
+        assert isinstance(await run.result(timeout=30), Succeeded)

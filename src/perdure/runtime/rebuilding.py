@@ -75,10 +75,14 @@ class Rebuilding:
         return Batch(lost[-1].locator, restored, owned)
 
     async def _alive(self, lost: Collection[LostRun]) -> set[str]:
-        """Those of the former owners that go on: what is theirs must not be begun by anybody else [R-3]."""
+        """Those of the former owners that go on: what is theirs must not be begun by anybody else [R-3].
+
+        An engine alone on its store begins nothing that it has, whatever the index says: a client need not know of it,
+        and does not give it what it may have let go.
+        """
         owners = {run.worker for run in lost} - {""}
-        if not owners:
-            return owners
+        if not owners or not self._store.shared:
+            return owners & {self.worker}
         return owners & {self.worker, *(row.id for row in await self._store.workers() if not row.dead)}
 
     def _row(self, run: LostRun, alive: Collection[str], now_us: int) -> Restored | None:
