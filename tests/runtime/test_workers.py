@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ import pytest
 
 from perdure import Engine, StoreUnavailable, Succeeded, step
 from perdure.core.facts import SegmentAttemptStarted
-from perdure.ports.store import LoadedRun, Serving, WorkerRow
+from perdure.ports.store import Append, AppendResult, LoadedRun, Serving, WorkerRow
 from perdure.runtime.membership import DEFAULT_LEASE_S, RENEWALS
 from perdure.storage.memory import MemoryData
 from perdure.testing.clock import VirtualSystem
@@ -379,6 +380,37 @@ async def test_a_worker_whose_judgement_is_refused_looks_whether_it_lives(system
         assert engine.worker != former
         assert (await run.info()).status == "invalid"
         assert world.data.commits - before < 20
+
+
+class Buggy(Watched):
+    """Does not take what an owner appends while it has its bug."""
+
+    bug = False
+
+    def append(self, append: Append, /) -> asyncio.Future[AppendResult]:
+        if self.bug and append.token:
+            raise RuntimeError("a bug")
+        return super().append(append)
+
+
+@virtually
+async def test_a_worker_that_may_not_let_go_of_a_run_looks_whether_it_lives(system: VirtualSystem) -> None:
+    """Something unexpected happened to the run, and the worker was found dead meanwhile [R-3, R-16]."""
+    gate = Gate()
+    pipeline = gated(gate)
+    world = Shared(system)
+    async with world.engine(app(pipeline), around=Buggy) as engine:
+        run = await engine.submit(pipeline, "x")
+        await gate.reached.wait()
+        former, store = engine.worker, world.stores[0]
+        assert isinstance(store, Buggy)
+        del world.data.workers[former]
+        store.bug = True
+        gate.go.set()
+        await system.sleep(1)
+        assert engine.worker != former
+        store.bug = False
+        assert isinstance(await run.result(timeout=60), Succeeded)
 
 
 class Forgetful(Watched):

@@ -126,6 +126,7 @@ async def _due_later(host: Host, run_id: str, until_us: int) -> int | None:
         due_us = until_us
     later = msgspec.structs.replace(state, due_us=due_us, awaits=(), need=0, at_us=0, tail_hash=p.row_hash)
     if not await host.store.set_index(p.locator, later, p.row_seq):
+        host.fenced()  # it may be that this worker was found dead
         raise _TailMoved
     return due_us
 
