@@ -142,7 +142,7 @@ CANDIDATES = f"""
 """Those that may get a place, numbered by age; then, as such numbers, the orders in which they get places: begun ones
 and new ones by priority, both by age, tenants in turn; and the last tenant that was looked at, if not all were."""
 
-PATIENCE_MS = 200
+PATIENCE_MS = 500
 """So long one that picks waits for another; then it goes on beside it, and finds some of its runs taken."""
 
 PARAMETERS = {
