@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -365,3 +366,52 @@ async def test_a_deployment_changes_the_number(system: VirtualSystem) -> None:
         again.gate.go.set()
         await results([await engine.run(run_id) for run_id in ids])
         assert again.most == 3
+
+
+@virtually
+async def test_nobody_waits_in_a_circle(system: VirtualSystem) -> None:
+    """R-11, R-16: a run that keeps a place for its next step gives it back while it waits for one that comes before."""
+    gate = Gate()
+    desk, till = Limit("desk", concurrency=1), Limit("till", concurrency=1)
+
+    @step("first/v1", limits=(till,))
+    async def first(inv: Inv) -> None:
+        await gate()
+
+    @step("both/v1", limits=(desk, till))
+    async def both(inv: Inv) -> None:
+        return None
+
+    long, short = line(first, both, id="long"), line(both, id="short")
+    async with World(system).engine(app(long, short)) as engine:
+        one = await engine.submit(long, "has the till, and will want both")
+        await gate.until(1)
+        other = await engine.submit(short, "has the desk, and wants the till")
+        await waits_for(other, "limit 'till'")
+        gate.go.set()
+        await results([one, other])
+
+
+@virtually
+async def test_who_is_canceled_before_it_began_is_never_in_flight(system: VirtualSystem) -> None:
+    """R-11, R-12, R-17: a held run past its deadline is resolved as canceled at once, however full the limit is."""
+    bank = Bank()
+
+    @step("pay/v1")
+    async def pay(inv: Inv) -> None:
+        await bank(inv.input)
+
+    pipeline = line(pay, limits=(Limit("few", in_flight=1),))
+    async with World(system).engine(app(pipeline)) as engine:
+        one = await engine.submit(pipeline, "one")
+        await bank.gate.until(1)
+        other = await engine.submit(pipeline, "other", deadline=timedelta(hours=1))
+        await waits_for(other, "limit 'few'")
+        await other.hold()
+        await system.sleep(7200)
+        assert "OperationFailed" in await names(other)
+        assert [(use.held, use.waiting) for use in await engine.limits()] == [(1, 0)]
+        await other.release()
+        assert isinstance(await other.result(), Canceled)
+        bank.gate.go.set()
+        await results([one])

@@ -54,11 +54,11 @@ def _key_of(live: LiveRun, limit: AnyLimit) -> str:
 
 def gate(live: LiveRun, step: str) -> Limited | None:
     """The first place of those that a step needs which is known not to be free; see `core.plan.Evaluator.gate`."""
-    permits = permits_of(live, step)
+    permits = _before(live, step) + permits_of(live, step)
     for permit in permits:
         if permit.shared:
             if (permit.limit, permit.key) == live.shut:
-                return Limited(permit, needs=_shared(_before(live, step) + permits))
+                return Limited(permit, needs=_shared(permits))
         elif (shut := live.host.places.shut(permit, live.run_id)) is not None:
             return shut
     return None
@@ -67,7 +67,12 @@ def gate(live: LiveRun, step: str) -> Limited | None:
 def _before(live: LiveRun, step: str) -> tuple[Permit, ...]:
     """The places of the run itself, which come before those of its first step."""
     begins = step != RUN and not live.token and live.p.token <= 1
-    return permits_of(live, RUN) if begins else ()
+    return _of_run(live) if begins else ()
+
+
+def _of_run(live: LiveRun) -> tuple[Permit, ...]:
+    """The places of a run that begins: one that was canceled before is never in flight [R-12]."""
+    return permits_of(live, RUN) if live.p.cancel is None else ()
 
 
 def _shared(permits: Iterable[Permit]) -> tuple[Permit, ...]:
@@ -89,7 +94,7 @@ def reserve(
         return
     if isinstance(following, UnitOp) and following.step == live.at and not (begins or claims):
         return  # more items of the operation that goes on
-    needed = permits_of(live, RUN) if begins else ()
+    needed = _of_run(live) if begins else ()
     if following is not None:
         needed += permits_of(live, following.step)
     live.at = "" if following is None else following.step
