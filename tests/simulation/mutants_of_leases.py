@@ -43,7 +43,7 @@ def no_gate_before_appends(patch: pytest.MonkeyPatch) -> None:
 
 
 def commits_for_the_dead(patch: pytest.MonkeyPatch) -> None:
-    def alive(self: MemoryStore) -> bool:
+    def alive(self: MemoryStore, worker: str) -> bool:
         return False
 
     patch.setattr(MemoryStore, "_found_dead", alive)
