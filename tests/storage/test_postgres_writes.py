@@ -13,7 +13,8 @@ from benchmarks.runs import measure_slice
 from benchmarks.written import Counters, Written, counted_url
 from perdure.ports.store import Append, Conflict, IndexState, Snapshot
 from perdure.storage.postgres.entries import LATER_US, Entry, PutSnapshot, SetIndex, wakes_others
-from perdure.storage.postgres.single import single
+from perdure.storage.postgres.jobs import Job, Work
+from perdure.storage.postgres.single import Single, divide, is_single
 from perdure.testing.conformance.lab import ENDED, READY, T0, Draft, claimed, loaded, owned, put, submitted
 from tests.postgres import PostgresServer
 from tests.storage.helpers import soon
@@ -109,8 +110,8 @@ async def test_an_owners_end_and_a_wait_for_it_see_each_other(postgres: Postgres
             ends = target.next(token=1, index=replace(ENDED, token=1), at_us=T0 + 50)
             waiting = IndexState("ready", token=1, generation=1, awaits=(target.run_id,), need=1, at_us=T0 + 77)
             waits = waiter.next(token=1, index=waiting)
-            assert single([ends]) is not None
-            assert single([waits]) is None
+            assert is_single(ends)
+            assert not is_single(waits)
             first, second = engine.append(ends), other.append(waits)
             target.accept(ends, await soon(first))
             waiter.accept(waits, await soon(second))
@@ -126,7 +127,7 @@ async def test_an_owners_end_passes_its_slot_on(postgres: PostgresServer) -> Non
             waiter.new = replace(waiter.new, waits="queue")
             ends = holder.next(token=1, index=replace(ENDED, token=1), at_us=T0 + 50)
             comes = waiter.submit(IndexState("ready"))
-            assert single([ends]) is not None
+            assert is_single(ends)
             first, second = engine.append(ends), client.append(comes)
             holder.accept(ends, await soon(first))
             waiter.accept(comes, await soon(second))
@@ -140,7 +141,7 @@ async def test_a_refused_submission_hurts_no_other(postgres: PostgresServer) -> 
         holder = await submitted(engine, "holder", slot="taken")
         drafts = [Draft("one"), Draft("two", slot="taken"), Draft("three", slot="free")]
         sent = [draft.submit(owned()) for draft in drafts]
-        assert single(sent) is not None
+        assert all(map(is_single, sent))
         one, two, three = [await soon(future) for future in [engine.append(append) for append in sent]]
         drafts[0].accept(sent[0], one)
         drafts[2].accept(sent[2], three)
@@ -161,7 +162,7 @@ CASES: dict[str, tuple[Entry, bool, bool]] = {
     "an end": (_step(ENDED), True, True),
     "a release that is due": (_step(READY), True, True),
     "a release that is due later": (_step(LATER), True, False),
-    "a release that is due later, with its ledger": (_step(replace(LATER, ledger=b"l")), False, False),
+    "a release that is due later, with its ledger": (_step(replace(LATER, ledger=b"l")), True, False),
     "a release without a time": (_step(replace(READY, due_us=None)), True, True),
     "an invalid run": (_step(replace(LATER, status="invalid")), True, True),
     "a wait for a run": (_step(replace(LATER, awaits=("other",), due_us=None)), False, True),
@@ -182,14 +183,23 @@ CASES: dict[str, tuple[Entry, bool, bool]] = {
 def test_who_is_told_of_what(name: str) -> None:
     """Others are told where they may have to act soon, and no more often: commits queue for a notification [R-16]."""
     entry, alone, told = CASES[name]
-    assert (single([entry]) is not None) == alone
+    assert is_single(entry) == alone
     assert wakes_others(entry) == told
 
 
-def test_a_run_stands_once_in_a_group_of_one_round_trip() -> None:
-    """A second append to it would not see the first one [J-2]."""
-    both = single([_step(ENDED), _step(None, run=2), _step(ENDED, run=3), replace(FIRST, run_id="new", index=owned())])
-    assert both is not None
-    assert (len(both.steps), len(both.new), both.tells) == (3, 1, True)
-    assert single([_step(ENDED), _step(None)]) is None
-    assert single([FIRST, FIRST]) is None
+def _queued(*entries: Entry | Work) -> list[Job]:
+    return [(None, entry, "w1") for entry in entries]
+
+
+def test_what_goes_in_one_round_trip_overtakes_nothing_of_its_run() -> None:
+    """A second append to a run would not see the first one, nor what is done beforehand [J-2]."""
+    index, end, step = SetIndex(3, READY, 1), _step(ENDED, run=2), _step(None, run=1)
+    new = replace(FIRST, run_id="new", index=owned())
+    jobs = _queued(step, end, index, _step(None), _step(ENDED, run=3), new, FIRST, FIRST)
+    quick, rest = divide(jobs, lambda job: False)
+    assert quick == [jobs[0], jobs[1], jobs[5], jobs[6]]
+    assert rest == [jobs[2], jobs[3], jobs[4], jobs[7]]
+    group = Single.of(quick)
+    assert (group.steps, group.new, group.ledgers, group.tells) == ([step, end], [new, FIRST], None, True)
+    assert divide(jobs[:2], lambda job: False) == (jobs[:2], [])
+    assert divide(jobs[:2], lambda job: job is jobs[0]) == ([jobs[1]], [jobs[0]])

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from perdure.ports.store import IndexState, JournalRow, NewRun, RunRow
 from perdure.storage import labels
 from perdure.storage.postgres.packed import Bools, Byteas, Int8s, Packed, Texts
-from perdure.storage.postgres.session import Row, Value
+from perdure.storage.postgres.session import Row
 
 STATE = {
     "status": Texts,
@@ -89,7 +89,7 @@ def new_values(new: NewRun, *, slot_held: bool) -> tuple[str | bytes | int | boo
     )
 
 
-def ledger_values(states: Iterable[IndexState | None]) -> list[Value] | None:
+def ledger_values(states: Iterable[IndexState | None]) -> list[Packed] | None:
     """Values of `INSERT_LEDGERS` for the ledgers that come with these states, each once; None if there are none."""
     found = sorted({state.signature: state.ledger for state in states if state is not None and state.ledger}.items())
     return [Byteas(key for key, _ in found), Byteas(ledger for _, ledger in found)] if found else None

@@ -9,7 +9,7 @@ waits for whom in a circle nevertheless, runs into the time limit for locks, and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 from psycopg.pq.abc import PGresult
@@ -31,9 +31,10 @@ from perdure.storage.postgres.inserts import (
     submitting,
     with_state,
 )
-from perdure.storage.postgres.jobs import Work
+from perdure.storage.postgres.jobs import Job, Work
+from perdure.storage.postgres.packed import Packed
 from perdure.storage.postgres.place import Place
-from perdure.storage.postgres.rows import new_values, state_values
+from perdure.storage.postgres.rows import INSERT_LEDGERS, ledger_values, new_values, state_values
 from perdure.storage.postgres.wire import Statement, WireValue
 from perdure.storage.postgres.workers import ALIVE
 
@@ -47,48 +48,70 @@ _NEW_RUN = submitting(one_row(SUBMIT_KINDS, "1"))
 _TELL = "SELECT pg_notify(%s, %s)"
 
 
+def divide(jobs: Sequence[Job], aside: Callable[[Job], bool]) -> tuple[list[Job], list[Job]]:
+    """Which of what is queued goes in one round trip, and what does not, or comes after such a thing of the same run.
+
+    Args:
+        aside: whether somebody waits already for what a job wants; then it does not go so, either.
+    """
+    quick = [job for job in jobs if is_single(job[1]) and not aside(job)]
+    runs = {_run(job[1]) for job in quick}
+    if len(quick) == len(jobs) == len(runs):
+        return quick, []
+    taken = set(map(id, quick))
+    seen = {_run(job[1]) for job in jobs if id(job) not in taken}
+    quick = []
+    rest: list[Job] = []
+    for job in jobs:
+        run = _run(job[1])
+        (rest if run in seen else quick).append(job)
+        seen.add(run)
+    return quick, rest
+
+
+def is_single(entry: Entry | Work) -> bool:
+    """Whether nothing but what is written decides about an entry, and nothing has to be locked for it beforehand."""
+    if type(entry) is not Append or entry.permits is not None:
+        return False
+    state = entry.index
+    if state is not None and (state.awaits or state.permits):
+        return False
+    if entry.new is None:
+        return entry.token > 0
+    return is_plain(entry, entry.new) and not entry.new.entrances
+
+
+def _run(entry: Entry | Work) -> str | int | None:
+    if isinstance(entry, Work):
+        return None
+    return entry.run_id if type(entry) is Append and entry.new is not None else entry.locator
+
+
 class Single(msgspec.Struct, frozen=True, gc=False):
     """A group that goes in one round trip.
 
     Attributes:
         steps: appends to known runs, each run once.
         new: new runs, each once.
+        ledgers: values of `INSERT_LEDGERS`, if there are any.
         tells: others have to hear of it.
     """
 
     steps: list[Append]
     new: list[Append]
+    ledgers: list[Packed] | None
     tells: bool
 
-
-def single(entries: Sequence[Entry | Work]) -> Single | None:
-    """The group that is made of these entries; None if it has to be a transaction of several round trips."""
-    steps: list[Append] = []
-    new: list[Append] = []
-    numbers: set[int] = set()
-    ids: set[str] = set()
-    tells = False
-    for e in entries:
-        if type(e) is not Append or e.permits is not None:
-            return None
-        state = e.index
-        if e.new is not None:
-            if not is_plain(e, e.new) or e.new.entrances:
-                return None
-            new.append(e)
-            ids.add(e.run_id)
-        elif e.token:
-            steps.append(e)
-            numbers.add(e.locator)
-        else:
-            return None
-        if state is not None:
-            if state.ledger or state.awaits or state.permits:
-                return None
-            tells = tells or wakes_others(e)
-    if len(numbers) < len(steps) or len(ids) < len(new):
-        return None
-    return Single(steps, new, tells)
+    @classmethod
+    def of(cls, jobs: Sequence[Job]) -> Single:
+        """The group of such jobs."""
+        entries = [job[1] for job in jobs if type(job[1]) is Append]
+        return cls(
+            [entry for entry in entries if entry.new is None],
+            [entry for entry in entries if entry.new is not None],
+            ledger_values([entry.index for entry in entries if entry.index is not None]),
+            any(map(wakes_others, entries)),
+        )
 
 
 def statements(group: Single, worker: str, place: Place, teller: str) -> list[Statement]:
@@ -98,7 +121,7 @@ def statements(group: Single, worker: str, place: Place, teller: str) -> list[St
         worker: in whose name.
         teller: in whose name others are told, where they have to be.
     """
-    said: list[Statement] = []
+    said: list[Statement] = [] if group.ledgers is None else [(INSERT_LEDGERS, group.ledgers)]
     if len(group.steps) == 1:
         said.append(_one_step(group.steps[0], worker))
     elif group.steps:
@@ -115,7 +138,7 @@ def statements(group: Single, worker: str, place: Place, teller: str) -> list[St
 def results(group: Single, answers: Sequence[PGresult]) -> dict[str, AppendResult]:
     """By run, those that were committed. Who is not among them inserted nothing, and has to learn why."""
     committed: dict[str, AppendResult] = {}
-    left = list(answers)
+    left = list(answers if group.ledgers is None else answers[1:])
     if group.steps:
         found = left.pop(0)
         if found.ntuples == len(group.steps):

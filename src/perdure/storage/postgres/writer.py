@@ -25,11 +25,11 @@ from perdure.ports.store import Append, AppendResult, Trouble
 from perdure.storage.postgres.aside import Aside
 from perdure.storage.postgres.entries import Entry, EntryResult, wakes_others
 from perdure.storage.postgres.group import SlotMoved, apply_group
-from perdure.storage.postgres.jobs import Blocked, Job, Work, answer, parts, refuse, transaction
+from perdure.storage.postgres.jobs import MAX_GROUP, Blocked, Job, Work, answer, parts, refuse, transaction
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.schema import prepare
 from perdure.storage.postgres.session import CLOSING_S, Session, error_kind, explained
-from perdure.storage.postgres.single import Single, results, single, statements
+from perdure.storage.postgres.single import Single, divide, results, statements
 from perdure.storage.postgres.wire import Wire, prepared
 
 T = TypeVar("T")
@@ -141,13 +141,14 @@ class Writer:
                 return
             if wire.in_flight >= ON_THE_WAY:
                 return
-            jobs = next(parts(self._jobs))
-            group = single([job[1] for job in jobs])
-            if group is None or any(map(self._aside.concerns, jobs)):
+            quick, rest = divide(self._jobs[:MAX_GROUP], self._aside.concerns)
+            if rest:
                 self._wake.set()
+            if not quick:
                 return
-            del self._jobs[: len(jobs)]
-            self._send(wire, jobs, group)
+            jobs = next(parts(quick))
+            self._jobs = [*rest, *quick[len(jobs) :], *self._jobs[MAX_GROUP:]]
+            self._send(wire, jobs)
 
     def _wire_now(self) -> Wire | None:
         """What sends on our connection; None if there is none, or nothing may be sent on it that way."""
@@ -159,8 +160,9 @@ class Writer:
             self._wire.send(prepared([(f"SET lock_timeout = {PATIENCE_MS}", ())]), lambda _: None)
         return self._wire
 
-    def _send(self, wire: Wire, jobs: Sequence[Job], group: Single) -> None:
+    def _send(self, wire: Wire, jobs: Sequence[Job]) -> None:
         try:
+            group = Single.of(jobs)
             said = prepared(statements(group, jobs[0][2], self._place, self._ident))
         except Exception:  # something cannot be said to the server; alone it is found out what
             self._give_back(jobs)
