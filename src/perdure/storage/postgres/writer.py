@@ -129,11 +129,22 @@ class Writer:
             self._aside.close()
             self._on_trouble(Trouble(str(error), 0.0, fatal=True))
 
+    def _broke(self, error: Exception) -> None:
+        """A bug of ours must not look like a store that never answers."""
+        self.give_up(StoreUnusable(f"the writer of {self._place.shown} broke: {error!r}"))
+
     # --- straight from the queue
 
     def _look(self) -> None:
         """Send what is queued, if that is possible now; otherwise whoever is in the way looks again."""
         self._looks = False
+        try:
+            self._send_what_is_queued()
+        except Exception as error:
+            self._broke(error)
+            self._wake.set()
+
+    def _send_what_is_queued(self) -> None:
         while self._jobs and not self._has_connection and not self._closing:
             wire = self._wire_now()
             if wire is None:
@@ -217,8 +228,8 @@ class Writer:
                     self._serving = part
                     try:
                         await self._serve(part)
-                    except Exception as error:  # a bug of ours must not look like a store that never answers
-                        self.give_up(StoreUnusable(f"the writer of {self._place.shown} broke: {error!r}"))
+                    except Exception as error:
+                        self._broke(error)
                         refuse(part, self.fatal)
                     self._serving = ()
                 self._has_connection = False
