@@ -324,9 +324,9 @@ def child_failure(step: str, index: int, end: RunEnd) -> Failure:
     cause = end.failure
     said = f": {cause.message}"[:2000] if cause is not None else ""
     message = f"its child run is {end.status}{said}"
-    kind = "user" if cause is not None and cause.kind == "user" else "system"  # nobody canceled this run [M-11]
+    by_user = cause is not None and cause.kind == "user"  # nobody canceled this run [M-11]
     reason = "child-refused" if end.status == "refused" else "child-failed"
-    return Failure(step, message, kind=kind, reason=reason, item=index, cause=cause)
+    return Failure(step, message, kind="user" if by_user else "system", reason=reason, item=index, cause=cause)
 
 
 def record_dispatched(p: Projection, facts: list[Fact], op: UnitOp, refused: Mapping[int, Failure], s: Setting) -> None:
