@@ -28,7 +28,7 @@ from perdure.storage.postgres.group import SlotMoved, apply_group
 from perdure.storage.postgres.jobs import MAX_GROUP, Blocked, Job, Work, answer, parts, refuse, transaction
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.schema import prepare
-from perdure.storage.postgres.session import CLOSING_S, Session, error_kind, explained
+from perdure.storage.postgres.session import CLOSING_S, Session, Silent, error_kind, explained
 from perdure.storage.postgres.single import Single, divide, results, statements
 from perdure.storage.postgres.wire import Wire, prepared
 
@@ -167,9 +167,13 @@ class Writer:
         if session is None or session.lost or self.fatal is not None or self._returned or self._place.pooler:
             return None
         if self._wire is None or self._wire.session is not session:
-            self._wire = Wire(session)
-            self._wire.send(prepared([(f"SET lock_timeout = {PATIENCE_MS}", ())]), lambda _: None)
+            self._wire = wire = Wire(session)
+            wire.send(prepared([(f"SET lock_timeout = {PATIENCE_MS}", ())]), lambda said: self._is_set(wire, said))
         return self._wire
+
+    def _is_set(self, wire: Wire, outcome: object) -> None:
+        if isinstance(outcome, Exception):
+            self._tell_loss(wire, outcome)
 
     def _send(self, wire: Wire, jobs: Sequence[Job]) -> None:
         try:
@@ -206,6 +210,8 @@ class Writer:
         """Tell once that a connection was lost, with whatever was on its way."""
         if wire.session.lost and wire is self._wire and not self._aborted:
             self._wire = None
+            if self._trouble_s is None:
+                self._trouble_s = self._loop.time() - (self._place.answer_s if isinstance(error, Silent) else 0.0)
             self._on_trouble(Trouble(self._problem(error), FIRST_RETRY_S, fatal=False))
 
     def _give_back(self, jobs: Sequence[Job]) -> None:
