@@ -70,6 +70,7 @@ VALUES: Mapping[str, str] = {
     "now": f"bigint '{LATER - 1}'",
     "limit": "bigint '20'",
     "lock": "bigint '0'",
+    "wide": "bool 'false'",
     "turn": "bigint '3'",
     "begun": "bigint '3'",
     "new": "bigint '1'",
@@ -195,29 +196,31 @@ async def test_the_server_works_out_the_same_order(postgres: PostgresServer) -> 
     async with opened(postgres.url(schema="turns")):
         pass
     session = await Session.connect(Place.of(postgres.url(schema="turns")))
-    for size in (7, 60, 160):
-        one = "('{x,y,z}'::text[])[1 + n * 7 % 3]"
-        park(
-            postgres,
-            "turns",
-            size,
-            due_us=f"{T0} + n * 37 % 23",
-            token="(n * 5 % 7) / 4",
-            pipeline=f"'p' || (n * n % {2 if size == 7 else 3})",
-            tenant=one,
-            priority="(n * 11 % 5) / 3",
-            generation="n % 4 / 3 * 2",
-        )
+    mixed = {
+        "pipeline": "'p' || n * n % 3",
+        "token": "(n * 5 % 7) / 4",
+        "priority": "(n * 11 % 5) / 3",
+        "generation": "n % 4 / 3 * 2",
+    }
+    one_line_is_long = {
+        "pipeline": "'p' || 1 - n % 20 / 19",
+        "token": "1",
+        "priority": "CASE n % 20 WHEN 0 THEN n / 20 % 9 ELSE 0 END",
+        "generation": "0",
+    }
+    for size, columns in ((7, mixed), (60, mixed), (400, one_line_is_long), (400, mixed)):
+        tenant = "('{x,y,z}'::text[])[1 + n * 7 % 3]"
+        park(postgres, "turns", size, due_us=f"{T0} + n * 37 % 23", tenant=tenant, **columns)
         for _ in range(40):
             names = dice.sample(("p0", "p1", "p2", "p9"), dice.randint(1, 4))
             serving = {name: dice.randint(0, 2) for name in names}
-            now_us, limit, turn = T0 + dice.randint(-1, 25), dice.randint(1, 40), dice.randint(0, 99)
+            now_us, limit, turn = T0 + dice.randint(-1, 25), dice.randint(1, 70), dice.randint(0, 99)
             last = dice.choice([("", ""), ("p1", "x"), ("p1", "zz"), ("p2", "y"), ("gone", "q")])
             rows = await session.rows(
                 f"WITH found AS MATERIALIZED ({FOUND}), probed AS ({PROBED}) SELECT false, begun, pipeline, priority, "
                 "due_us, n, id, tenant FROM found UNION ALL "
                 "SELECT true, begun, pipeline, priority, due_us, n, id, tenant FROM probed",
-                served(0, now_us, limit, turn, serving, last),
+                {**served(0, now_us, limit, turn, serving, last), "wide": True},
             )
             there, asked = [
                 [
@@ -227,10 +230,10 @@ async def test_the_server_works_out_the_same_order(postgres: PostgresServer) -> 
                 ]
                 for of_tenants in (False, True)
             ]
-            tenants = asked if any(row[0] for row in rows) else there
+            tenants = list({run.due: run for run in asked}.values()) if any(row[0] for row in rows) else there
             wanted = share_served(there, tenants, serving, last, limit, turn)
             found = await due_served(session, now_us, limit, turn, serving, last)
-            assert found == wanted.run_ids, (size, now_us, limit, turn, serving, last)
+            assert found == wanted.run_ids, (columns, now_us, limit, turn, serving, last)
     session.drop()
 
 

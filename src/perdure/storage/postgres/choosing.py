@@ -45,15 +45,25 @@ _NOW = "(SELECT %(now)s::bigint)"
 """As a value that the planner does not know: whatever it were, whoever is due is read in order, from the index."""
 
 
+_WIDTH = f"""
+    (SELECT CASE WHEN %(wide)s THEN %(limit)s
+        ELSE least(%(limit)s, %(limit)s / 4 + 8 + 2 * %(limit)s / greatest(count(*), 1)) END
+    FROM kind k WHERE k.due_us <= {_NOW} AND {_FREE})
+"""
+"""How many runs of a kind are looked at: more than its share of the places; all that there could be, if `wide`."""
+
+
 def _due(*, served: bool) -> str:
+    cut = f", d.nth = {_WIDTH} AND d.nth < %(limit)s AS cut" if served else ""
     return " UNION ALL ".join(
         f"""
         ({_kinds(line, served=served)}
-        SELECT {begun} AS begun, k.pipeline, k.priority, d.due_us, d.n, d.id, d.tenant
+        SELECT {begun} AS begun, k.pipeline, k.priority, d.due_us, d.n, d.id, d.tenant{cut}
         FROM kind k CROSS JOIN LATERAL (
-            SELECT due_us, n, id, tenant FROM @run WHERE {line} AND pipeline = k.pipeline AND priority = k.priority
+            SELECT due_us, n, id, tenant{", row_number() OVER (ORDER BY due_us, n) AS nth" if served else ""}
+            FROM @run WHERE {line} AND pipeline = k.pipeline AND priority = k.priority
             AND generation = k.generation AND due_us >= k.due_us AND due_us <= {_NOW}
-            ORDER BY due_us, n LIMIT %(limit)s
+            ORDER BY due_us, n LIMIT {_WIDTH if served else "%(limit)s"}
         ) d WHERE k.due_us <= {_NOW} AND {_FREE})
         """
         for line, begun in zip(LINES, ("true", "false"), strict=True)
@@ -71,7 +81,7 @@ DUE = _due(served=False)
 NEXT_DUE, NEXT_DUE_SERVED = _next_due(served=False), _next_due(served=True)
 
 FOUND = f"""
-    SELECT begun, pipeline, priority, due_us, n, id, tenant, rank FROM (
+    SELECT begun, pipeline, priority, due_us, n, id, tenant, cut FROM (
         SELECT *, row_number() OVER (PARTITION BY begun ORDER BY due_us, n) AS age,
                row_number() OVER (PARTITION BY begun, priority ORDER BY rank, pipeline) AS place
         FROM (
@@ -80,7 +90,7 @@ FOUND = f"""
         ) d
     ) d WHERE age <= %(limit)s OR place <= %(limit)s + cardinality(%(pipelines)s)
 """
-"""Those that may get a place, by age or in turn; and how many runs of a kind come before each."""
+"""Those that may get a place, by age or in turn; `cut`: behind it more of its kind may be due, which were not read."""
 
 _NEXT_TENANT = """
     SELECT tenant, generation FROM @run WHERE due_us IS NOT NULL AND pipeline = t.pipeline
@@ -91,7 +101,7 @@ PROBED = f"""
         SELECT * FROM unnest(%(names)s, %(theirs)s) WITH ORDINALITY v (pipeline, served, place)
     ), t (probe, place, pipeline, served, tenant, generation) AS (
         SELECT 0, place, pipeline, served, %(tenant)s::text COLLATE "C", %(generation)s FROM served
-        WHERE place = 1 AND (SELECT max(rank) FROM found) >= %(limit)s
+        WHERE place = 1 AND (SELECT count(*) FROM found) >= %(limit)s
         UNION ALL
         SELECT t.probe + 1, v.place, v.pipeline, v.served,
             coalesce(x.tenant, '' COLLATE "C"), coalesce(x.generation, -1)
@@ -112,11 +122,12 @@ fewer are due than may be taken: then all of them were found, and their tenants 
 
 CANDIDATES = f"""
     WITH found AS MATERIALIZED ({FOUND}), probed AS MATERIALIZED ({PROBED}), given AS (
-        SELECT begun, pipeline, tenant, priority, due_us, n, id, EXISTS (SELECT 1 FROM probed) AS asked, false AS turn
-        FROM found
-        UNION ALL SELECT begun, pipeline, tenant, priority, due_us, n, id, true, true FROM probed WHERE n IS NOT NULL
+        SELECT begun, pipeline, tenant, priority, due_us, n, id, EXISTS (SELECT 1 FROM probed) AS asked,
+            false AS turn, cut FROM found
+        UNION ALL SELECT begun, pipeline, tenant, priority, due_us, n, id, true, true, false FROM probed
+        WHERE n IS NOT NULL
     ), one AS (
-        SELECT begun, pipeline, tenant, priority, due_us, n, id, bool_or(turn OR NOT asked) AS turn
+        SELECT begun, pipeline, tenant, priority, due_us, n, id, bool_or(turn OR NOT asked) AS turn, bool_or(cut) AS cut
         FROM given GROUP BY begun, pipeline, tenant, priority, due_us, n, id
     ), ranked AS (
         SELECT o.*, row_number() OVER (ORDER BY o.due_us, o.n) AS spot,
@@ -129,7 +140,7 @@ CANDIDATES = f"""
         ) v ON v.pipeline = o.pipeline
     )
     SELECT array_agg(n ORDER BY spot), array_agg(due_us ORDER BY spot), array_agg(begun ORDER BY spot),
-        array_agg(pipeline ORDER BY spot), array_agg(tenant ORDER BY spot),
+        array_agg(pipeline ORDER BY spot), array_agg(tenant ORDER BY spot), array_agg(cut ORDER BY spot),
         array_agg(spot ORDER BY priority DESC, rank, following) FILTER (WHERE begun),
         array_agg(spot ORDER BY priority DESC, rank, following) FILTER (WHERE NOT begun),
         array_agg(spot ORDER BY spot) FILTER (WHERE begun), array_agg(spot ORDER BY spot) FILTER (WHERE NOT begun),
@@ -167,12 +178,7 @@ their tenants are looked at, from behind `tenant` and `generation` on."""
 
 _BODY = f"""
 DECLARE
-    v_numbers bigint[]; v_times bigint[]; v_begun boolean[]; v_pipelines text[]; v_tenants text[];
-    v_begun_line bigint[]; v_new_line bigint[]; v_begun_age bigint[]; v_new_age bigint[]; v_turns bigint[];
-    v_probed_pipeline text; v_probed_tenant text;
-    v_begun_at int := 1; v_new_at int := 1; v_begun_age_at int := 1; v_new_age_at int := 1; v_turn_at int := 1;
-    v_begun_left int; v_new_left int; v_given boolean[]; v_at bigint; v_is_begun boolean; v_of_tenants boolean;
-    v_more boolean := true; v_chosen bigint[] := '{{}}'; v_was_turn boolean[] := '{{}}';
+    p_wide boolean := false;
 BEGIN
     IF p_lock <> 0 AND NOT pg_try_advisory_xact_lock(p_lock) THEN
         PERFORM set_config('lock_timeout', '{PATIENCE_MS}', true);
@@ -181,9 +187,17 @@ BEGIN
         EXCEPTION WHEN lock_not_available THEN NULL;
         END;
     END IF;
+    LOOP DECLARE
+    v_numbers bigint[]; v_times bigint[]; v_begun boolean[]; v_pipelines text[]; v_tenants text[]; v_cut boolean[];
+    v_begun_line bigint[]; v_new_line bigint[]; v_begun_age bigint[]; v_new_age bigint[]; v_turns bigint[];
+    v_probed_pipeline text; v_probed_tenant text;
+    v_begun_at int := 1; v_new_at int := 1; v_begun_age_at int := 1; v_new_age_at int := 1; v_turn_at int := 1;
+    v_begun_left int; v_new_left int; v_given boolean[]; v_at bigint; v_is_begun boolean; v_of_tenants boolean;
+    v_more boolean := true; v_chosen bigint[] := '{{}}'; v_was_turn boolean[] := '{{}}'; v_reached boolean := false;
+    BEGIN
     {{candidates}}
-    INTO v_numbers, v_times, v_begun, v_pipelines, v_tenants, v_begun_line, v_new_line, v_begun_age, v_new_age, v_turns,
-        v_probed_pipeline, v_probed_tenant;
+    INTO v_numbers, v_times, v_begun, v_pipelines, v_tenants, v_cut, v_begun_line, v_new_line, v_begun_age, v_new_age,
+        v_turns, v_probed_pipeline, v_probed_tenant;
     IF v_numbers IS NULL THEN RETURN; END IF;
     v_begun_left := coalesce(cardinality(v_begun_line), 0);
     v_new_left := coalesce(cardinality(v_new_line), 0);
@@ -217,14 +231,21 @@ BEGIN
             END IF;
         END IF;
         v_given[v_at] := true;
+        v_reached := v_reached OR v_cut[v_at];
         IF v_begun[v_at] THEN v_begun_left := v_begun_left - 1; ELSE v_new_left := v_new_left - 1; END IF;
         v_chosen := v_chosen || v_at;
         v_was_turn := v_was_turn || v_of_tenants;
     END LOOP;
+    IF v_reached AND NOT p_wide THEN  -- of its kind others might have come before those that were looked at
+        p_wide := true;
+        CONTINUE;
+    END IF;
     RETURN QUERY SELECT v_numbers[c.spot], v_times[c.spot], c.place,
         CASE WHEN c.was_turn THEN v_pipelines[c.spot] END, CASE WHEN c.was_turn THEN v_tenants[c.spot] END,
         CASE WHEN NOT v_more THEN v_probed_pipeline END, CASE WHEN NOT v_more THEN v_probed_tenant END
         FROM unnest(v_chosen, v_was_turn) WITH ORDINALITY c (spot, was_turn, place);
+    RETURN;
+    END; END LOOP;
 END
 """
 
