@@ -60,13 +60,12 @@ def divide(jobs: Sequence[Job], aside: Callable[[Job], bool]) -> tuple[list[Job]
         return quick, []
     taken = set(map(id, quick))
     seen = {_run(job[1]) for job in jobs if id(job) not in taken}
-    quick = []
-    rest: list[Job] = []
+    parted: tuple[list[Job], list[Job]] = ([], [])
     for job in jobs:
         run = _run(job[1])
-        (rest if run in seen else quick).append(job)
+        parted[run in seen].append(job)
         seen.add(run)
-    return quick, rest
+    return parted
 
 
 def is_single(entry: Entry | Work) -> bool:
