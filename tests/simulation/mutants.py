@@ -43,12 +43,14 @@ class Mutant:
     Attributes:
         rules: one of them is blamed when it is found, or a rule that begins so.
         shared: it is one of many workers.
+        limited: there are limits and mutexes.
     """
 
     name: str
     rules: tuple[str, ...]
     apply: Patch
     shared: bool = False
+    limited: bool = False
 
 
 def emits(patch: pytest.MonkeyPatch, emit: Callable[[Projection, list[Fact], Fact, int], None]) -> None:

@@ -10,10 +10,11 @@ from perdure.testing.simulation import simulate
 from tests.simulation.mutants import FIRST_SEEDS, MUTANTS, SEEDS, Mutant
 from tests.simulation.mutants_at_rest import AT_REST
 from tests.simulation.mutants_of_leases import OF_LEASES
+from tests.simulation.mutants_of_limits import OF_LIMITS
 from tests.simulation.mutants_of_mail import OF_MAIL
 from tests.simulation.mutants_of_units import OF_UNITS
 
-ALL = MUTANTS + AT_REST + OF_MAIL + OF_UNITS + OF_LEASES
+ALL = MUTANTS + AT_REST + OF_MAIL + OF_UNITS + OF_LEASES + OF_LIMITS
 
 
 @pytest.mark.parametrize("mutant", ALL, ids=lambda mutant: mutant.name.replace(" ", "-"))
@@ -22,7 +23,7 @@ def test_a_broken_engine_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatc
     mutant.apply(monkeypatch)
     first = FIRST_SEEDS.get(mutant.name, 0)
     for seed in (first, *range(SEEDS)):
-        violations = simulate(seed, shared=mutant.shared).violations
+        violations = simulate(seed, shared=mutant.shared, limited=mutant.limited).violations
         if violations:
             found = violations[0]
             note(f"seed {seed} finds that it {mutant.name}: {str(found)[:100]}")

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import pytest
 
-from perdure.testing.simulation import KINDS, SHARED_KINDS, Report, Violation, simulate
+from perdure.testing.simulation import KINDS, LIMITED_KINDS, SHARED_KINDS, Report, Violation, simulate
 
 ENOUGH = 200
 """So many seeds have to show every kind of fault."""
@@ -30,12 +30,13 @@ def play(
     enough: int = ENOUGH,
     *,
     shared: bool = False,
+    limited: bool = False,
 ) -> None:
     """Play seeds; fail on the first that breaks a rule, and on a kind of fault that never happened."""
     tally: Counter[str] = Counter()
     runs = facts = played = 0
     for seed in seeds:
-        report = simulate(seed, shared=shared)
+        report = simulate(seed, shared=shared, limited=limited)
         report.check()
         tally += report.tally
         runs, facts, played = runs + report.runs, facts + report.facts, played + 1
@@ -58,6 +59,25 @@ def test_no_seed_breaks_a_rule(sim_seeds: Sequence[int], note: Callable[[str], N
 def test_no_seed_of_many_workers_breaks_a_rule(sim_seeds: Sequence[int], note: Callable[[str], None]) -> None:
     """R-2, R-3, R-16, D-4 and the others: pauses, deaths, rolling deployments, clocks an hour off."""
     play(sim_seeds[:SHARED], note, SHARED_KINDS, SHARED, shared=True)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("shared", "enough"), [(False, 40), (True, 8)])
+def test_no_seed_with_limits_breaks_a_rule(
+    shared: bool, enough: int, sim_seeds: Sequence[int], note: Callable[[str], None]
+) -> None:
+    """R-10, R-11, R-16: never more at once than there are places, which all come back; nobody starves."""
+    play(sim_seeds[:enough], note, LIMITED_KINDS, enough, shared=shared, limited=True)
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("block", range(4))
+def test_no_seed_of_many_with_limits_breaks_a_rule(block: int, note: Callable[[str], None]) -> None:
+    """The same for others."""
+    play(range(50_000 + block * 500, 50_500 + block * 500), note, LIMITED_KINDS, limited=True)
+    play(range(60_000 + block * 50, 60_050 + block * 50), note, LIMITED_KINDS, shared=True, limited=True)
 
 
 def crash_everywhere(seed: int, turns: int) -> int:

@@ -110,7 +110,7 @@ class MemoryData(MemoryHolds):
         self._ledgers: dict[bytes, bytes] = {}
         self.schedules: dict[str, ScheduleState] = {}
         self.awaits = MemoryAwaits(self._is_live, self._by_id.__contains__, self._keeps_waiting)
-        self.limits = MemoryLimits(self._may_start, lambda run, us: self._set_due(self._runs[run], us, ""))
+        self.limits = MemoryLimits(self._may_start, lambda run, us: self.set_due(self._runs[run], us, ""))
         self.mutexes = MemoryMutexes()
         self._numbers = itertools.count(1)
         self.stores: list[MemoryBase] = []
@@ -308,7 +308,7 @@ class MemoryData(MemoryHolds):
         if run.new is not None and run.state is not None:
             self._hold_slot(run, run.new)
             if run.state.status in ("ready", "invalid") and not run.state.worker:
-                self._set_due(run, now_us, "")
+                self.set_due(run, now_us, "")
         return True
 
     def grant_slots(self, now_us: int) -> int:
@@ -318,10 +318,11 @@ class MemoryData(MemoryHolds):
             if state is None or state.due_us is None or state.worker or state.canceling:
                 continue
             if not deadline_us or deadline_us > now_us:
-                self._set_due(run, deadline_us or None, state.reason)
+                self.set_due(run, deadline_us or None, state.reason)
         return granted
 
-    def _set_due(self, run: MemoryRun, due_us: int | None, reason: str) -> None:
+    def set_due(self, run: MemoryRun, due_us: int | None, reason: str) -> None:
+        """Write when a run is due, and nothing else but why."""
         if run.state is not None:
             attention = run.attention
             self.put_row(run, replace(run.state, due_us=due_us, reason=reason))

@@ -182,6 +182,10 @@ class MemoryLimits:
         """Those that a run has; turns of rates are none."""
         return [place for place, bound in self._bounds.items() if run in bound.holders]
 
+    def stands(self, run: int) -> Place | None:
+        """For which place a run stands in line."""
+        return next((place for place, bound in self._bounds.items() if run in bound.line), None)
+
     def in_line(self, run: int) -> bool:
         """Whether it stands in line for a place."""
         return any(run in bound.line for bound in self._bounds.values())

@@ -14,10 +14,11 @@ def main() -> int:
     parser.add_argument("seeds", nargs="+", type=int, metavar="SEED")
     parser.add_argument("--trace", action="store_true", help="print everything that happened")
     parser.add_argument("--shared", action="store_true", help="several workers on one store, not one that owns it")
+    parser.add_argument("--limited", action="store_true", help="with limits and mutexes")
     arguments = parser.parse_args()
     failed = False
     for seed in arguments.seeds:
-        report = simulate(seed, shared=arguments.shared)
+        report = simulate(seed, shared=arguments.shared, limited=arguments.limited)
         if arguments.trace:
             print("\n".join(report.trace))
         for violation in report.violations:

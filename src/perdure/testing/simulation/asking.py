@@ -68,6 +68,8 @@ class Asking:
                 how = How("join" if self.dice.maybe(0.5) else "queue", f"k{n}")
             case _:
                 pass
+        if how.on_busy in ("queue", "replace") and self.history.doors.now.mutex:
+            how = How("join", how.key)  # nobody waits for a mutex
         self._orders.append((pipeline_id, order))
         delay_s = self.dice.delay_s(120.0) if action == "submit with delay" else None
         deadline_s = self.dice.delay_s(20.0) if action == "submit with deadline" else None

@@ -28,6 +28,7 @@ from perdure.testing.simulation.designs import (
     StepDesign,
     condition_holds,
 )
+from perdure.testing.simulation.gates import MUTEX, Gates
 from perdure.testing.simulation.orders import Order
 from perdure.testing.simulation.parts import (
     CHILD_PIPELINE,
@@ -97,7 +98,7 @@ def broken_condition(inv: Inv) -> bool:
 
 
 def _build_step(
-    one: StepDesign, needed: Step[Order, Seat, Text] | None, condition: Callable[[Inv], bool]
+    one: StepDesign, needed: Step[Order, Seat, Text] | None, condition: Callable[[Inv], bool], gates: Gates
 ) -> Step[Order, Seat, Text]:
     when = condition if one.conditional else None
     if one.sleep_s:
@@ -125,6 +126,7 @@ def _build_step(
         when=when,
         on_cancel="settle" if one.settle else "cancel",
         polls=polls,
+        limits=gates.of_step(one.id),
     )
 
 
@@ -218,29 +220,32 @@ def _of_children(one: StepDesign, kind: Kind, children: AnyPipeline | None) -> d
     return {**common, "inputs": inputs, "concurrency": kind.bound or None}
 
 
-def build_all(designs: list[Design], seat: Seat) -> list[Bound]:
+def build_all(designs: list[Design], seat: Seat, gates: Gates) -> list[Bound]:
     """The pipelines of these designs, bound to a seat of the world; that of child runs comes first."""
     built: dict[str, Bound] = {}
     for design in sorted(designs, key=lambda one: one.id != CHILD_PIPELINE):
-        built[design.id] = build(design, seat, built)
+        built[design.id] = build(design, seat, built, gates)
     return [built[design.id] for design in designs]
 
 
-def build(design: Design, seat: Seat, others: Mapping[str, Bound]) -> Bound:
+def build(design: Design, seat: Seat, others: Mapping[str, Bound], gates: Gates) -> Bound:
     """The pipeline of a design, bound to a seat of the world.
 
     Args:
         others: the pipelines whose runs its steps may be.
+        gates: limits and mutexes. Where runs in flight are bounded, no step waits for a run: that might not begin for
+            want of the place that this one has; and child runs are not counted, likewise.
     """
     children = others[CHILD_PIPELINE].pipeline if CHILD_PIPELINE in others else None
     steps: dict[str, Step[Order, Seat, Text]] = {}
-    for one in design.steps:
+    named = [one for one in design.steps if not gates.runs or one.id not in WAITS] or design.steps
+    for one in named:
         needed = steps.get(one.needs)
         asks = broken_condition if design.broken_condition else condition
         if one.id in KINDS_OF_UNITS:
             made = _build_unit(one, needed, asks, seat, children)
         else:
-            made = _build_step(one, needed, asks)
+            made = _build_step(one, needed, asks, gates)
         steps[one.id] = retired(made) if one.retired else made
         if needed is not None:
             seat.reads[design.id, one.id] = (needed, one.need_is_optional or needed.when is not None)
@@ -259,6 +264,8 @@ def build(design: Design, seat: Seat, others: Mapping[str, Bound]) -> Bound:
         resource=lambda order: order.resource,
         slot=design.slot,
         deadline=design.deadline_s,
+        limits=gates.of_runs() if design.id != CHILD_PIPELINE else (),
+        mutexes=(MUTEX,) if gates.mutex else (),
     )
     return pipeline.bind(deps)
 

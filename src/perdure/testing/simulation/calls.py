@@ -19,10 +19,12 @@ from perdure.errors import (
     InvalidArgument,
     InvalidRun,
     KeyTaken,
+    MutexConflict,
     NotAllowed,
     NotFound,
     PayloadError,
     PerdureError,
+    QueueFull,
     ScheduleConflict,
     StoreUnavailable,
 )
@@ -151,9 +153,11 @@ class Callers:
             )
         except ScheduleConflict as conflict:
             self.dice.count("slot: conflict")
-            equal = None if how.on_busy == "reject" else False
+            equal = None if how.on_busy == "reject" or isinstance(conflict, MutexConflict) else False
             self._check_occupant(conflict.run_id, order, equal=equal, since=started)
             return
+        except QueueFull:
+            return  # whether that was true, the doors have said
         except KeyTaken as taken:
             self.dice.count("key: other input")
             known = [judge.order() for judge in self.history.judges.values() if judge.key() == how.key]

@@ -26,8 +26,16 @@ class Crowd(Play):
 
     SHARED = True
 
-    def __init__(self, seed: int, loop: VirtualLoop, turns: int = TURNS, crash_at: int | None = None) -> None:
-        super().__init__(seed, loop, turns, crash_at)
+    def __init__(
+        self,
+        seed: int,
+        loop: VirtualLoop,
+        turns: int = TURNS,
+        crash_at: int | None = None,
+        *,
+        limited: bool = False,
+    ) -> None:
+        super().__init__(seed, loop, turns, crash_at, limited=limited)
         self._client_store = SharedStore(self.history, self.dice, "client")
         self._crowd: list[Process] = []
         self._time: System | None = None
@@ -61,7 +69,7 @@ class Crowd(Play):
         self._count += 1
         designs = [evolution.designs[max(-len(evolution.designs), -1 - ago)] for evolution in self._evolutions]
         process = new_process(
-            self._count, self.seed, self.world, self.dice, designs, self._loop, meanwhile=self.cancel_now
+            self._count, self.seed, self.world, self.dice, designs, self._loop, meanwhile=self.cancel_now, ago=ago
         )
         if not ago:
             self._pipelines.update(process.pipelines)
@@ -110,6 +118,7 @@ class Crowd(Play):
             case "redeploy":
                 evolution = self.dice.choice(self._evolutions)
                 self.dice.count(f"redeploy: {evolution.mutate(self.dice, *self._stands(evolution.now.id))}")
+                self.history.doors.redeploy()
                 await self._leaves(process)
                 await self._start_one()
             case "code deployed by hand":
@@ -172,6 +181,7 @@ class Crowd(Play):
         while True:
             await asyncio.sleep(2.5)
             self.history.crew.check_owners()
+            self._check_doors()
             now_us, free = self._loop.now_us, dict[int, int]()
             for process in self._crowd:
                 engine = process.engine

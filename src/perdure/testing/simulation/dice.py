@@ -227,6 +227,14 @@ SHARED_KINDS: tuple[str, ...] = (
 )
 """What has to happen at least once over a run of seeds of shared worlds."""
 
+LIMITED_KINDS: tuple[str, ...] = (
+    "limit: waited for",
+    "queue full",
+    "mutex taken",
+    "redeploy: other limits",
+)
+"""What has to happen at least once over a run of seeds of worlds with limits."""
+
 CRASHES = frozenset(kind for kind in CHANCES if kind.startswith("crash"))
 
 

@@ -15,11 +15,12 @@ from perdure.core.retry import DEFAULT_RETRY, Retry
 from perdure.core.topology import Topology
 from perdure.ports.store import TERMINAL, Append, AppendResult, IndexState, PipelineHold, WaitCycle
 from perdure.runtime.registry import topologies
-from perdure.storage.memory_data import MemoryData, MemoryRun
+from perdure.storage.memory_data import MemoryRun
 from perdure.testing.simulation import kin
 from perdure.testing.simulation.crew import Crew
 from perdure.testing.simulation.designs import RETRIES, condition_holds
 from perdure.testing.simulation.dice import Dice
+from perdure.testing.simulation.gates import Gated
 from perdure.testing.simulation.judge import Judge
 from perdure.testing.simulation.world import Attempt, AttemptKey
 
@@ -54,7 +55,7 @@ class ProcessView(Protocol):
     def patience_us(self, pipeline: str, step: str) -> int: ...
 
 
-class History(MemoryData):
+class History(Gated):
     """See the module; it is the `Law` of its judges.
 
     Attributes:
@@ -68,8 +69,10 @@ class History(MemoryData):
         crew: what is known of the workers of a shared store.
     """
 
-    def __init__(self, dice: Dice, now_us: Callable[[], int], *, shared: bool = False) -> None:
-        super().__init__(shared=shared)
+    def __init__(
+        self, dice: Dice, now_us: Callable[[], int], *, shared: bool = False, gates: int | None = None
+    ) -> None:
+        super().__init__(shared=shared, gates=gates)
         self.crew = Crew(self)
         self.judges: dict[str, Judge] = {}
         self.processes: dict[str, ProcessView] = {}
@@ -111,6 +114,8 @@ class History(MemoryData):
         self._before = ("", "") if known is None or known.state is None else (known.state.status, known.state.worker)
         result = super().append(append)
         name = type(result).__name__
+        if append.new is not None:
+            self.doors.submits(append.new, result, written=self._row_count(append.run_id) != before)
         self._see_circle(append.run_id, append.index, result)
         if self._row_count(append.run_id) == before:
             self.note(f"append {append.run_id[-5:]} {append.first_seq} -> {name}, nothing written")
@@ -121,6 +126,7 @@ class History(MemoryData):
         judge = self.judges.setdefault(append.run_id, Judge(append.run_id, self))
         self.crew.check_append(append)
         judge.on_append(append, facts)
+        self.doors.written(judge)
         self._check_index(append.run_id)
         if judge.ended is not None:
             self._check_waiters(append.run_id)
@@ -183,7 +189,7 @@ class History(MemoryData):
             self._demand(run_id, state.status != "running", "R-16", "running without an owner")
             waits = state.due_us is not None or state.status == "held" or (state.status == "invalid" and state.reason)
             waits = waits or (run.waiting and self._has_before(run_id)) or judge.waits_for_message()
-            waits = waits or kin.waits(judge)
+            waits = waits or kin.waits(judge) or self.doors.waits(run_id)
             self._demand(run_id, bool(waits), "R-16", f"{state.status} and waits for nothing")
             self._demand(run_id, state.canceling == (judge.cancel is not None), "J-11", "canceling differs")
             held = judge.held is not None

@@ -119,6 +119,7 @@ class Judge(Ledger):
             return
         selection = self.next_unwind(self.topology) if self.failure else self.next_forward(self.topology)
         excused = bool(selection.invalid) or self.law.broken(self.worker)
+        excused = excused or self.law.limited(selection.step or "")
         excused = excused or self.law.held_lately(self.run_id, NOTICE_US)
         excused = excused or self.law.superseded(self.submitted.pipeline if self.submitted else "", self.generation)
         self.demand(excused, "J-12", f"success of {last.step} was appended without what follows ({selection})")

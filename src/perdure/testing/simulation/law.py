@@ -49,6 +49,10 @@ class Law(Protocol):
         """The topology that was deployed last."""
         ...
 
+    def limited(self, step: str) -> bool:
+        """Whether a step may have to wait for a place under a limit."""
+        ...
+
     def reason(self, run_id: str) -> tuple[str, str]:
         """Status and owner of a run before the append that is judged."""
         ...

@@ -31,10 +31,18 @@ class Play(Asking):
 
     SHARED = False
 
-    def __init__(self, seed: int, loop: VirtualLoop, turns: int = TURNS, crash_at: int | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        loop: VirtualLoop,
+        turns: int = TURNS,
+        crash_at: int | None = None,
+        *,
+        limited: bool = False,
+    ) -> None:
         self.seed = seed
         dice = Dice(seed, crash_at, shared=self.SHARED)
-        super().__init__(dice, History(dice, lambda: loop.now_us, shared=self.SHARED))
+        super().__init__(dice, History(dice, lambda: loop.now_us, shared=self.SHARED, gates=seed if limited else None))
         self.history.on_violation = self._stop
         self.world = World(self.dice, self.history)
         self.history.world = self.world
@@ -174,6 +182,7 @@ class Play(Asking):
             case "redeploy":
                 evolution = self.dice.choice(self._evolutions)
                 self.dice.count(f"redeploy: {evolution.mutate(self.dice, *self._stands(evolution.now.id))}")
+                self.history.doors.redeploy()
                 await self._replace(process)
             case "second owner":
                 second = self._new_process()
@@ -262,6 +271,7 @@ class Play(Asking):
         free_since_us = 0
         while True:
             await asyncio.sleep(2.5)
+            self._check_doors()
             process, now_us = self._process, self._loop.now_us
             engine = process.engine if process is not None else None
             settled = engine is not None and now_us >= self._unsettled_until_us
@@ -269,6 +279,9 @@ class Play(Asking):
                 free_since_us = now_us
             elif now_us - free_since_us > PUNCTUAL_US and process.up_since_us <= free_since_us:
                 self._check_punctual(process.clock.now_us() - PUNCTUAL_US)
+
+    def _check_doors(self) -> None:
+        self.history.doors.inspect()
 
     def _check_punctual(self, since_us: int, serves: Serving | None = None) -> None:
         for run_id, judge in self.history.judges.items():
@@ -294,6 +307,7 @@ class Play(Asking):
             return False
         asks = self.history.judges[run_id].waits_for_message() or kin.waits(self.history.judges[run_id])
         waits = run.waiting or asks or self.history.held_lately(run_id, 0)  # for its slot, a message, or its pipeline
+        waits = waits or self.history.doors.waits(run_id)
         return run.state.status in ("held", "invalid") or (waits and not run.state.worker)
 
     def _check_waits(self, run_id: str) -> None:
@@ -312,7 +326,11 @@ class Play(Asking):
             if self._client is not None:
                 await self._client.release_pipeline(pipeline, actor="the end")
         await self._replace_all()
-        for _ in range(12):  # what was lost under a hold may hold once more, and whoever waits for a slot comes after
+        rounds = 12 + 4 * len(self.history.judges) if self.history.doors.now.runs else 12
+        for _ in range(
+            rounds
+        ):  # what was lost under a hold may hold once more, and whoever waits for a slot or a place
+            # in flight comes after
             await self._release_all()
             await self._wait_for_rest()
             await self._give_up_split()
@@ -323,6 +341,7 @@ class Play(Asking):
             run = self.history.run(run_id)
             if judge.ended is None:
                 self.history.blame(run_id, "R-16", f"nothing keeps the run, and it has not ended: {run and run.state}")
+        self.history.doors.check_end()
         self.callers.check_acknowledged()
         if engine is not None:
             await self._verify(engine)

@@ -15,6 +15,7 @@ from perdure.testing.simulation.building import build_all
 from perdure.testing.simulation.calls import Tasks
 from perdure.testing.simulation.designs import Design
 from perdure.testing.simulation.dice import Dice
+from perdure.testing.simulation.gates import Gates
 from perdure.testing.simulation.shared_store import SharedStore
 from perdure.testing.simulation.store import FaultyStore
 from perdure.testing.simulation.world import PAYLOAD_LIMIT, Seat, World
@@ -49,7 +50,9 @@ class Process:
         refused: somebody else owned the data.
     """
 
-    def __init__(self, number: int, world: World, designs: list[Design], clock: Clock, store: FaultyStore) -> None:
+    def __init__(
+        self, number: int, world: World, designs: list[Design], clock: Clock, store: FaultyStore, gates: Gates
+    ) -> None:
         self.number = number
         self.clock = clock
         self.store = store
@@ -70,7 +73,7 @@ class Process:
         self._leave = asyncio.Event()
         self._settled = asyncio.Event()
         self._seat = Seat(world, number, self.crash, world.history.now_us, self.worker)
-        bound = build_all(designs, self._seat)
+        bound = build_all(designs, self._seat, gates)
         self.pipelines: dict[str, AnyPipeline] = {one.pipeline.id: one.pipeline for one in bound}
         self._app = App(
             *bound,
@@ -163,8 +166,13 @@ def new_process(
     designs: list[Design],
     loop: VirtualLoop,
     meanwhile: Callable[[str], None],
+    ago: int = 0,
 ) -> Process:
-    """A process on its way up; for `meanwhile` see `FaultyStore`."""
+    """A process on its way up; for `meanwhile` see `FaultyStore`.
+
+    Args:
+        ago: how many deployments ago the gates were that it has.
+    """
     history = world.history
     made: list[Process] = []
 
@@ -176,6 +184,7 @@ def new_process(
     clock = Clock(loop, seed, number)
     if history.shared:
         clock.skew_us = round(dice.choice((0, 0, -3600, 3600, 300, -0.5)) * 1_000_000)
-    process = Process(number, world, designs, clock, store)
+    deployed = history.doors.deployed
+    process = Process(number, world, designs, clock, store, deployed[max(-len(deployed), -1 - ago)])
     made.append(process)
     return process

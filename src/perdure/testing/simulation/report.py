@@ -72,16 +72,19 @@ class SimulationFailed(AssertionError):
         super().__init__("\n".join(lines))
 
 
-def simulate(seed: int, *, turns: int = TURNS, crash_at: int | None = None, shared: bool = False) -> Report:
+def simulate(
+    seed: int, *, turns: int = TURNS, crash_at: int | None = None, shared: bool = False, limited: bool = False
+) -> Report:
     """Play one seed to its end in virtual time; never raises for a rule that was broken, see `Report.check`.
 
     Args:
         turns: so many things happen before everything comes to rest.
         shared: several workers share a store, instead of one engine that owns it.
+        limited: there are limits and mutexes.
         crash_at: see `Dice`; with it, every append and effect can be tried as the place to die.
     """
     loop = VirtualLoop(limit=timedelta(days=30), patience=PATIENCE)
-    play = (Crowd if shared else Play)(seed, loop, turns, crash_at)
+    play = (Crowd if shared else Play)(seed, loop, turns, crash_at, limited=limited)
     history = play.history
     loop.set_exception_handler(lambda _loop, context: history.blame("", "R-15", _text(context)))
     with _errors_are_violations(play), asyncio.Runner(loop_factory=lambda: loop) as runner:

@@ -239,6 +239,7 @@ class Seat:
         running[name] = None
         attempt = world.attempts[name] = Attempt(self.process, worker, self.now_us())
         handlers.check_start(history.judges[run_id], name, worker)
+        history.doors.starts(history.judges[run_id], attempt, step)
         return attempt
 
     # --- behaviour
