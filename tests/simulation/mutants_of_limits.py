@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import pytest
 from msgspec.structs import replace
 
-from perdure.core.permits import LimitKind, Permit
+from perdure.core.permits import Permit
 from perdure.core.plan import Plan
 from perdure.ports.limits import NoRoom
 from perdure.ports.records import MutexTaken, NewRun
@@ -17,7 +17,7 @@ from perdure.runtime.host import Host
 from perdure.runtime.limits import Places, reserve
 from perdure.runtime.live import LiveRun
 from perdure.storage.memory_entrances import MemoryEntrances
-from perdure.storage.memory_limits import Bound, MemoryLimits, Place
+from perdure.storage.memory_limits import Bound, MemoryLimits
 from perdure.storage.memory_mutexes import MemoryMutexes
 from tests.simulation.mutants import Mutant
 
@@ -76,27 +76,6 @@ def keeps_places_of_the_ended(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryLimits, "ended", ended)
 
 
-def waits_in_a_circle(patch: pytest.MonkeyPatch) -> None:
-    """The store: whoever waits keeps all that it has of what it needs."""
-    rests, free = MemoryLimits.rests, getattr(MemoryLimits, "_free")  # noqa: B009 # private
-
-    def resting(
-        self: MemoryLimits, run: int, permits: Sequence[Permit], at_us: int, *, begun: bool, ended: bool
-    ) -> int | None:
-        needed = {(permit.limit, permit.key) for permit in permits}
-
-        def but_needed(run: int, but: set[Place], kinds: tuple[LimitKind, ...]) -> None:
-            free(self, run, but | needed, kinds)
-
-        setattr(self, "_free", but_needed)  # noqa: B010 # private
-        try:
-            return rests(self, run, permits, at_us, begun=begun, ended=ended)
-        finally:
-            delattr(self, "_free")
-
-    patch.setattr(MemoryLimits, "rests", resting)
-
-
 def counts_nobody_in_its_process(patch: pytest.MonkeyPatch) -> None:
     """The engine: a limit of the worker lets everybody in."""
 
@@ -149,10 +128,9 @@ OF_LIMITS = (
     Mutant("passes no place on", ("R-16",), passes_no_place_on, limited=True),
     Mutant("gives places to the last", ("R-11",), gives_places_to_the_last, limited=True),
     Mutant("keeps places of the ended", ("R-11", "R-16"), keeps_places_of_the_ended, limited=True),
-    Mutant("waits in a circle", ("R-16",), waits_in_a_circle, limited=True),
     Mutant("counts nobody in its process", ("R-11",), counts_nobody_in_its_process, limited=True),
     Mutant("lets everybody into the queue", ("R-11",), lets_everybody_into_the_queue, limited=True),
     Mutant("lets nobody out of the queue", ("R-11",), lets_nobody_out_of_the_queue, limited=True),
     Mutant("excludes nobody", ("R-10",), excludes_nobody, limited=True),
-    Mutant("frees no mutex", ("R-10",), frees_no_mutex, limited=True),
+    Mutant("frees no mutex", ("R-10", "J-11"), frees_no_mutex, limited=True),
 )

@@ -30,9 +30,10 @@ STEPS: dict[str, tuple[str, ...]] = {
     "s3": ("local",),
     "s5": ("desk", "till"),
     "s6": ("till",),
-    "s8": ("desk", "local"),
+    "s8": ("local",),
 }
-"""Limits that steps name, of those that a world has; in the order in which places are taken."""
+"""Limits that steps name, of those that a world has; in the order in which places are taken. None names those of the
+store and of the worker both, see the roadmap."""
 
 MUTEX = "account"
 PATIENCE_US = 20_000_000
