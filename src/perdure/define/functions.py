@@ -46,12 +46,15 @@ def check_handler(where: str, function: object, parameters: int) -> bool:
         raise DefinitionError(
             f"{where}: {name_of(function)} is a plain function wrapped around an async one; make the wrapper async"
         )
-    _check_arity(where, function, parameters)
+    _check_arity(where, function, ("inv", "inv, state")[parameters - 1])
     return is_async
 
 
-def check_pure(where: str, function: object, *, named: bool) -> None:
+def check_pure(where: str, function: object, *, named: bool, takes: str = "inv") -> None:
     """Checks a pure function of one invocation: a condition, a substitute, an output function.
+
+    Args:
+        takes: what it is given, if not an invocation.
 
     Raises:
         DefinitionError: it is async, a generator, or a lambda where a name is wanted (`named`).
@@ -63,7 +66,7 @@ def check_pure(where: str, function: object, *, named: bool) -> None:
         raise DefinitionError(f"{where}: {name_of(function)} is a generator; it must return its value")
     if named and getattr(inner, "__name__", "") == "<lambda>":
         raise DefinitionError(f"{where}: give the lambda a name (`def`); it is shown to people, and types are checked")
-    _check_arity(where, function, 1)
+    _check_arity(where, function, takes)
 
 
 def return_type(where: str, function: AnyFunction) -> object:
@@ -164,13 +167,12 @@ def _closure(function: Any) -> dict[str, object]:
     return found
 
 
-def _check_arity(where: str, function: Any, parameters: int) -> None:
+def _check_arity(where: str, function: Any, takes: str) -> None:
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return
     try:
-        signature.bind(*range(parameters))
+        signature.bind(*takes.split(", "))
     except TypeError:
-        wanted = ("inv", "inv, state")[parameters - 1]
-        raise DefinitionError(f"{where}: {name_of(function)}{signature} must take ({wanted})"[:500]) from None
+        raise DefinitionError(f"{where}: {name_of(function)}{signature} must take ({takes})"[:500]) from None

@@ -91,10 +91,10 @@ class Limit(Generic[In_contra]):
         where = f"limit {check_id('limit', id)!r}"
         self.id = id
         if scope not in ("store", "worker"):
-            raise DefinitionError(f"{where}: scope must be 'store' or 'worker', not {scope!r}")
+            raise DefinitionError(f"{where}: scope must be 'store' or 'worker', not {_shown(scope)}")
         self.scope: LimitScope = scope
         if key is not None:
-            check_pure(f"{where}: key", key, named=False)
+            check_pure(f"{where}: key", key, named=False, takes="input")
         self.key: Callable[[In_contra], str] | None = key
         self.kind: LimitKind
         self.kind, self.bound = _bound(where, concurrency, in_flight, per_second)
@@ -149,14 +149,25 @@ def _bound(where: str, concurrency: object, in_flight: object, per_second: objec
 
 def _check_count(where: str, name: str, value: object, least: int) -> int:
     if type(value) is not int or not least <= value < 1 << 31:
-        raise DefinitionError(f"{where}: {name} must be a whole number of at least {least}, not {value!r}"[:300])
+        most = (
+            "" if isinstance(value, bool) or not isinstance(value, int) or value < least else f" and below {1 << 31:,}"
+        )
+        raise DefinitionError(f"{where}: {name} must be a whole number of at least {least}{most}, not {_shown(value)}")
     return value
+
+
+def _shown(value: object) -> str:
+    """A wrong argument, for people, however large it is."""
+    try:
+        return repr(value)[:100]
+    except Exception:  # a number of thousands of digits, or what a class of the author's raises
+        return f"this {type(value).__name__}"
 
 
 def _interval_us(where: str, value: object) -> int:
     fits = isinstance(value, (int, float)) and not isinstance(value, bool) and 1e-6 <= value <= 1e6
     if not fits:
-        raise DefinitionError(f"{where}: per_second must be a number from 0.000001 to 1,000,000, not {value!r}"[:300])
+        raise DefinitionError(f"{where}: per_second must be a number from 0.000001 to 1,000,000, not {_shown(value)}")
     return max(1, round(1_000_000 / cast(float, value)))
 
 
