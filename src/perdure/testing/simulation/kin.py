@@ -104,17 +104,19 @@ def check_submitted(judge: Judge, fact: RunSubmitted) -> None:
     judge.law.count("child submitted")
     found = judge.law.judge(parent.run_id)
     entry = None if found is None else found.forward.get(parent.step)
-    if found is None or entry is None or entry.unit is None:
+    unit = None if entry is None else entry.unit or entry.former
+    if found is None or unit is None:
         judge.blame("B-21", f"it is a child of {parent}, which has no such unit")
         return
-    unit, index = entry.unit, parent.index
+    index = parent.index
+    given = ("forward", parent.step) in found.resolved_at_us or found.abandoned is not None  # while it was on its way
     part = unit.part(index)
     if part is None:
         judge.blame("B-1", f"it was submitted before its parent had recorded that, as {index} of {parent.step}")
         return
     expected = child_of(found, parent.step, unit, index)
     judge.demand(judge.run_id == expected, "B-21", f"it is child {index} of {parent.step}, whose id is {expected}")
-    known = index < unit.sent or not part.open
+    known = index < unit.sent or not (part.open or given)
     judge.demand(not known, "B-21", f"its parent knew already what became of child {index} of {parent.step}")
     judge.demand(bytes(fact.input) == unit.items[index], "B-20", f"its input is not what {parent.step} opened with")
     judge.demand(fact.pipeline == unit.pipeline, "B-20", f"it is of {fact.pipeline}")
