@@ -101,6 +101,10 @@ def test_a_limit_is_a_value() -> None:
         (Limit("bank", concurrency=1), "limits must be a tuple of limits, not .*; a tuple of one ends in a comma"),
         (("bank",), "limits must hold limits, not 'bank'"),
         ((Limit("bank", concurrency=1), Limit("bank", per_second=1)), "names <limit 'bank'> twice"),
+        (
+            (Limit("bank", concurrency=1), Limit("local", concurrency=1, scope="worker")),
+            "names limits of what executes across all workers and of what executes in one; name limits of one scope",
+        ),
         ((Limit("bank", in_flight=1),), "<limit 'bank'> bounds runs in flight; name it in a pipeline's limits"),
     ],
 )
@@ -108,6 +112,11 @@ def test_what_a_step_may_name(limits: Any, problem: str) -> None:
     """R-11."""
     with pytest.raises(DefinitionError, match=f"^step 'pay/v1':? {problem}"):
         step("pay/v1", limits=limits)
+
+
+def test_starts_a_second_may_be_of_another_scope() -> None:
+    """R-11: who waits for one has no place that another waits for."""
+    step("pay/v1", limits=(Limit("bank", concurrency=1), Limit("api", per_second=1, scope="worker")))
 
 
 BANK, API = Limit("bank", concurrency=1), Limit("api", per_second=1)

@@ -179,7 +179,7 @@ def check_limits(where: str, limits: object, kinds: tuple[LimitKind, ...], inste
         instead: where one of another kind belongs.
 
     Raises:
-        DefinitionError: not limits, one of them twice, or of another kind.
+        DefinitionError: not limits, one of them twice, of another kind, or places of two scopes.
     """
     if isinstance(limits, Limit) or not isinstance(limits, Sequence) or isinstance(limits, str):
         raise DefinitionError(
@@ -194,6 +194,11 @@ def check_limits(where: str, limits: object, kinds: tuple[LimitKind, ...], inste
         if limit.id in found:
             raise DefinitionError(f"{where} names {limit!r} twice")
         found[limit.id] = limit
+    if len({limit.scope for limit in found.values() if limit.kind == "concurrency"}) > 1:
+        raise DefinitionError(
+            f"{where} names limits of what executes across all workers and of what executes in one; name limits of one "
+            "scope, for runs that each have the place that the other lacks would swap them without end"
+        )
     return tuple(sorted(found.values(), key=lambda limit: (ORDER[limit.kind], limit.id)))
 
 
