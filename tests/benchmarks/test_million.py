@@ -26,7 +26,7 @@ async def test_a_crowd_is_checked_and_verified_and_goes_on(postgres: PostgresSer
 
 async def test_claim_measures_what_it_says(postgres: PostgresServer) -> None:
     """Every due run is claimed once, and one alone as often as it is due."""
-    everything, alone, beside = await claiming(postgres.url(), runs=40, due=90, singles=2)
+    everything, alone, beside = await claiming(postgres.url(), runs=200, due=90, singles=2)
     assert everything.extra["claimed"] == 90
     assert alone.p50_ms
     assert beside.p50_ms

@@ -162,7 +162,8 @@ def test_its_ledger_answers_as_the_run_itself(shape: str, flags: str, then: str)
                 assert alike(found) == alike(expected)
             assert type(found) is type(expected)
             mine, its = Lists(life.p, life.topology), Lists(again, life.topology)
-            assert all(getattr(mine, name) == getattr(its, name) for name in Lists.__slots__)
+            named = set(Lists.__slots__) - {"item_counts"}  # of its items a ledger says no numbers [D-6]
+            assert all(getattr(mine, name) == getattr(its, name) for name in named)
             fates = [step.fate for step in explain(again, life.topology).steps]
             assert fates == [step.fate for step in explain(life.p, life.topology).steps]
 

@@ -24,7 +24,7 @@ from perdure.runtime.verifying import check_run
 
 CORPUS = Path(__file__).parent / "corpus" / "archive-1.jsonl"
 
-NOT_ARCHIVED = {"due_us", "worker", "ledger", "awaits", "need", "permits", "at_us", "run_id", "mutexes"}
+NOT_ARCHIVED = {"due_us", "worker", "ledger", "awaits", "need", "permits", "at_us", "run_id", "mutexes", "entrances"}
 """Columns that a run which has ended does not have; and its id, which has another name in a line."""
 
 
