@@ -18,7 +18,7 @@ from perdure.errors import StoreUnavailable, StoreUnusable
 from perdure.ports.store import Committed, Fenced, IndexState, Store
 from perdure.storage import open_store
 from perdure.storage.postgres import Place
-from perdure.storage.postgres.session import Session
+from perdure.storage.postgres.session import MAX_READERS, Session
 from perdure.testing.conformance.lab import T0, Draft, claimed, expect_journal, loaded, put, submitted
 from perdure.testing.conformance.workers import worker
 from tests.postgres import SECRET, PostgresServer
@@ -325,3 +325,12 @@ async def test_a_database_that_is_empty_by_now_is_refused(postgres: PostgresServ
         with pytest.raises(StoreUnusable, match=r"empty by now|does not exist"):
             await soon(store.append(draft.next(token=1)))
     assert postgres.sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'vanished'").strip() == "0"
+
+
+async def test_a_read_is_answered_however_many_connections_were_lost(postgres: PostgresServer) -> None:
+    """A server that restarted takes all of them: whoever reads next does not try one after the other [R-8]."""
+    async with opened(postgres.url(schema="readers")) as store:
+        draft = await claimed(store, "run-1")
+        await asyncio.gather(*[store.load("run-1") for _ in range(3 * MAX_READERS)])
+        postgres.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'perdure'")
+        assert (await soon(loaded(store, draft))).row.run.run_id == "run-1"

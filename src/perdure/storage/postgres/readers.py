@@ -96,10 +96,11 @@ class Readers:
                     raise StoreUnusable(explained(error, self._place)) from error
                 if attempt == ATTEMPTS:
                     raise StoreUnavailable(explained(error, self._place)) from error
+                self._doubt()
         raise AssertionError("unreachable")
 
     def _doubt(self) -> None:
-        """One was lost without a word; those that nobody uses may be, too."""
+        """One was lost; those that nobody uses may be, too, and nobody has noticed."""
         for session in self._idle:
             session.drop()
         self._idle = []
