@@ -7,6 +7,7 @@ tables, a page of them costs what it returns.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -164,14 +165,14 @@ async def restore_index(
     await session.run("DELETE FROM @stray WHERE run = %s", (n,))
 
 
-class LostRows:
+class LostRows(ABC):
     """What a `PostgresStore` does about rows that are lost, or wrong."""
 
-    def _read(self, query: Callable[[Session], Awaitable[T]]) -> Awaitable[T]:
-        raise NotImplementedError
+    @abstractmethod
+    def _read(self, query: Callable[[Session], Awaitable[T]]) -> Awaitable[T]: ...
 
-    def _write(self, run: Callable[[Session], Awaitable[T]], *, long: bool = False) -> asyncio.Future[T]:
-        raise NotImplementedError
+    @abstractmethod
+    def _write(self, run: Callable[[Session], Awaitable[T]], *, long: bool = False) -> asyncio.Future[T]: ...
 
     async def missing_index(self, limit: int, /) -> Sequence[str]:
         return await self._read(lambda s: missing_index(s, limit))
