@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,6 +13,7 @@ from urllib.parse import unquote
 from perdure.cli.exits import Exit
 from perdure.cli.problems import Problem, one_line, refuse
 from perdure.cli.settings import Setting, setting
+from perdure.cli.stopping import run_to_end
 from perdure.cli.target import LoadedApp, find_app
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def with_client(place: Place, work: Callable[[Client], Awaitable[int]], *, creat
             client.store.on_trouble(trouble_sayer())
             return await work(client)
 
-    return asyncio.run(session())
+    return run_to_end(session())
 
 
 def trouble_sayer() -> Callable[[Trouble], None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from perdure.cli.diagnosis import Check
 from perdure.cli.examine_server import check_lacking, server_checks, survey_checks
 from perdure.cli.problems import Problem, report
 from perdure.cli.settings import setting
+from perdure.cli.stopping import run_to_end
 from perdure.cli.target import LoadedApp, find_app
 from perdure.cli.text import size
 from perdure.cli.times import now_us
@@ -100,7 +100,7 @@ def _content_checks(url: str, path: Path | None) -> list[Check]:
             await store.close()
 
     try:
-        asyncio.run(look())
+        run_to_end(look())
     except PerdureError as error:
         checks.append(Check("store", "fail", str(error), _advice(error, path)))
     return checks

@@ -1,12 +1,17 @@
-"""Being told to stop: signals as calls on the loop, where the platform and the thread can."""
+"""Being told to stop: signals as calls on the loop, where the platform and the thread can; Ctrl-C at any moment."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import sys
-from collections.abc import Callable, Generator, Iterable
+import threading
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import contextmanager, suppress
+from typing import TypeVar
+
+T = TypeVar("T")
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
 
@@ -29,6 +34,42 @@ def give_back(numbers: Iterable[signal.Signals]) -> None:
     for number in numbers:
         with suppress(*_CANNOT):
             loop.remove_signal_handler(number)
+
+
+def run_to_end(work: Coroutine[None, None, T]) -> T:
+    """`asyncio.run` for a command that waits: Ctrl-C ends it also when nothing else would ever wake its loop.
+
+    Raises:
+        KeyboardInterrupt: it was pressed.
+    """
+
+    async def awake() -> T:
+        with _woken_by_signals():
+            return await work
+
+    return asyncio.run(awake())
+
+
+@contextmanager
+def _woken_by_signals() -> Generator[None]:
+    """Each signal makes the loop look at what is there. Python notes one down and handles it between two of its own
+    instructions, so one that comes just before the loop goes to sleep in the kernel would wait for its next event.
+    """
+    if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
+        yield  # the loop of Windows does it itself; other threads get no signals
+        return
+    loop = asyncio.get_running_loop()
+    heard, told = socket.socketpair()
+    with heard, told:
+        heard.setblocking(False)
+        told.setblocking(False)
+        loop.add_reader(heard, heard.recv, 4096)
+        before = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            loop.remove_reader(heard)
 
 
 @contextmanager

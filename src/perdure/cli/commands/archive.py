@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +10,7 @@ from perdure.cli.options import AppOption, JsonOption, StoreOption
 from perdure.cli.output import Output
 from perdure.cli.problems import refuse
 from perdure.cli.retention import ArchiveLimit, LabelOption, collect
+from perdure.cli.stopping import run_to_end
 from perdure.cli.text import count
 from perdure.cli.times import iso_local, iso_utc
 
@@ -63,7 +63,7 @@ def _show(place: str, out: Output) -> int:
         async with opened(place, create=False) as archive:
             return await list_parts(archive)
 
-    parts = asyncio.run(session())
+    parts = run_to_end(session())
     if out.json:
         for part in parts:
             span = {"from": iso_utc(part.from_us), "to": iso_utc(part.to_us)}

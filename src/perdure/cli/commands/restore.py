@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
@@ -17,6 +16,7 @@ from perdure.cli.problems import Problem, refuse
 from perdure.cli.retention import opened
 from perdure.cli.runids import SHORTEST
 from perdure.cli.settings import Setting
+from perdure.cli.stopping import run_to_end
 from perdure.cli.tables import Cell, Table
 from perdure.cli.text import count
 from perdure.cli.times import now_us, parse_past_us, to_datetime
@@ -65,9 +65,9 @@ def restore(
     )
     if dry_run and to is not None:
         refuse("--dry-run writes nothing, and --to says where to", "give the one or the other")
-    run = asyncio.run(_reached(place, run, now))  # before a store is made for it
+    run = run_to_end(_reached(place, run, now))  # before a store is made for it
     if dry_run:
-        return _say(asyncio.run(_read(place, run, bounds, now, out)), None, out)
+        return _say(run_to_end(_read(place, run, bounds, now, out)), None, out)
     url = _new_file() if to is None else store_url(Setting(to, "--to"))
 
     async def work(client: Client) -> int:
