@@ -199,7 +199,7 @@ async def test_who_waits_for_a_result_hears_of_it_although_its_connection_is_los
         app(mine).client(store=hole.url(schema=schema, answer_s=ANSWER_S)) as client,
     ):
         heard = asyncio.Event()
-        client.store.on_change(heard.set)
+        client.store.on_change(lambda change: heard.set())
         run = await engine.submit(mine, "long")
         waiting = asyncio.create_task(client.result(run.id))
         await outside.until("engine", "long/v1", 1)

@@ -165,7 +165,7 @@ async def test_another_process_holds_within_a_moment(tmp_path: Path) -> None:
         run = await engine.submit(pipeline, "a")
         await gate.reached.wait()
         changed = asyncio.Event()
-        engine.store.on_change(changed.set)
+        engine.store.on_change(lambda change: changed.set())
         await client.hold_pipeline("line")
         await asyncio.wait_for(changed.wait(), 5)
         await engine.store.pipeline_holds()  # read behind the engine's own look

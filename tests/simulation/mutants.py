@@ -279,7 +279,9 @@ def submits_without_a_wake_up(patch: pytest.MonkeyPatch) -> None:
 
 MUTANTS = (
     Mutant("acknowledges before the append", ("R-5", "R-12", "R-17"), acknowledges_before_the_append),
-    Mutant("wakes nobody when the caller is gone", ("R-16", "R-12", "R-17"), wakes_nobody_when_the_caller_is_gone),
+    Mutant(
+        "wakes nobody when the caller is gone", ("R-16", "R-12", "R-17", "B-21"), wakes_nobody_when_the_caller_is_gone
+    ),
     Mutant("cancels an append with its caller", ("J-14",), cancels_an_append_with_its_caller),
     Mutant("starts a handler early", ("M-8", "R-15"), starts_a_handler_before_its_reservation_is_durable),
     Mutant("ignores cancels", ("E-12", "R-12", "R-16"), ignores_cancels),
@@ -301,7 +303,7 @@ MUTANTS = (
     Mutant("calls canceled steps clean", ("R-12",), calls_every_canceled_step_clean),
     Mutant("never bounds retries", ("M-5",), never_bounds_retries),
     Mutant("keeps memos to itself", ("M-15",), keeps_memos_to_itself),
-    Mutant("follows the first topology", ("E-", "U-"), ends_without_asking_for_appended_steps),
+    Mutant("follows the first topology", ("E-", "U-", "R-15"), ends_without_asking_for_appended_steps),
     Mutant("wakes nobody", ("R-16", "R-12", "R-17"), submits_without_a_wake_up),
 )
 """Every one is found within `SEEDS` seeds, or by the one in `FIRST_SEEDS`."""

@@ -250,7 +250,7 @@ async def test_a_pooler_is_looked_past(postgres: PostgresServer) -> None:
     url = postgres.url(schema="pooled")
     async with opened(url + "&pooler=transaction", "w1") as engine, opened(url + "&pooler=transaction") as client:
         heard = asyncio.Event()
-        engine.on_change(heard.set)
+        engine.on_change(lambda change: heard.set())
         for n in range(3):
             heard.clear()
             await submitted(client, f"run-{n}")

@@ -217,7 +217,7 @@ async def test_backends_that_are_ended_hurt_nobody(postgres: PostgresServer) -> 
     url = postgres.url(schema="ended")
     async with opened(url, "w1") as engine, opened(url) as client:
         heard = asyncio.Event()
-        engine.on_change(heard.set)
+        engine.on_change(lambda change: heard.set())
         drafts = [await claimed(engine, f"run-{n}") for n in range(4)]
         for turn in range(5):
             postgres.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'perdure'")

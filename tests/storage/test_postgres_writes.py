@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from benchmarks.pipelines import app_of, trivial
 from benchmarks.runs import measure_slice
 from benchmarks.written import Counters, Written, counted_url
+from perdure.ports.changes import ANYTHING, LATER_US, Change
 from perdure.ports.store import Append, Conflict, IndexState, Snapshot
-from perdure.storage.postgres.entries import LATER_US, Entry, PutSnapshot, SetIndex, wakes_others
+from perdure.storage.postgres.entries import Entry, PutSnapshot, SetIndex, told
 from perdure.storage.postgres.jobs import Job, Work
 from perdure.storage.postgres.single import Single, divide, is_single
 from perdure.testing.conformance.lab import ENDED, READY, T0, Draft, claimed, loaded, owned, put, submitted
@@ -157,34 +158,40 @@ def _step(index: IndexState | None, *, token: int = 1, run: int = 1) -> Append:
     return replace(FIRST, run_id=f"run-{run}", locator=run, new=None, first_seq=2, token=token, index=index)
 
 
-CASES: dict[str, tuple[Entry, bool, bool]] = {
-    "a step": (_step(None), True, False),
-    "an end": (_step(ENDED), True, True),
-    "a release that is due": (_step(READY), True, True),
-    "a release that is due later": (_step(LATER), True, False),
-    "a release that is due later, with its ledger": (_step(replace(LATER, ledger=b"l")), True, False),
-    "a release without a time": (_step(replace(READY, due_us=None)), True, True),
-    "an invalid run": (_step(replace(LATER, status="invalid")), True, True),
-    "a wait for a run": (_step(replace(LATER, awaits=("other",), due_us=None)), False, True),
-    "a claim": (_step(owned()), True, False),
-    "a fact from outside": (_step(None, token=0), False, True),
-    "a fact from outside that makes it due later": (_step(LATER, token=0), False, True),
-    "a run that its submitter goes on with": (replace(FIRST, index=owned()), True, False),
-    "a run for whoever is free": (FIRST, True, True),
-    "a run for later": (replace(FIRST, index=LATER), True, False),
-    "a run that waits for its slot": (replace(FIRST, new=replace(Draft("run").new, waits="queue")), False, True),
-    "an index state": (SetIndex(1, READY, 1), False, True),
-    "a snapshot": (PutSnapshot(1, Snapshot(1, b"h", 1, 1, b"s")), False, False),
+ABOUT = Change(runs=("run-1",))
+BOTH = replace(ABOUT, due=True, outside=True)
+CASES: dict[str, tuple[Entry, bool, Change | None]] = {
+    "a step": (_step(None), True, None),
+    "an end": (_step(ENDED), True, ABOUT),
+    "a release that is due": (_step(READY), True, replace(ABOUT, due=True)),
+    "a release that is due later": (_step(LATER), True, None),
+    "a release that is due later, with its ledger": (_step(replace(LATER, ledger=b"l")), True, None),
+    "a release without a time": (_step(replace(READY, due_us=None)), True, ANYTHING),
+    "an invalid run": (_step(replace(LATER, status="invalid")), True, replace(ABOUT, due=True)),
+    "a wait for a run": (_step(replace(LATER, awaits=("other",), due_us=None)), False, ANYTHING),
+    "a claim": (_step(owned()), True, None),
+    "a fact from outside": (_step(None, token=0), False, replace(ABOUT, outside=True)),
+    "a fact from outside that makes it due later": (
+        _step(LATER, token=0),
+        False,
+        replace(ABOUT, due=True, outside=True),
+    ),
+    "a run that its submitter goes on with": (replace(FIRST, index=owned()), True, None),
+    "a run for whoever is free": (FIRST, True, Change(due=True)),
+    "a run for later": (replace(FIRST, index=LATER), True, None),
+    "a run that waits for its slot": (replace(FIRST, new=replace(Draft("run").new, waits="queue")), False, ANYTHING),
+    "an index state": (SetIndex(1, READY, 1), False, ANYTHING),
+    "a snapshot": (PutSnapshot(1, Snapshot(1, b"h", 1, 1, b"s")), False, None),
 }
-"""Entries; whether each is one statement by itself; whether others are told of it."""
+"""Entries; whether each is one statement by itself; what others are told of it."""
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_who_is_told_of_what(name: str) -> None:
     """Others are told where they may have to act soon, and no more often: commits queue for a notification [R-16]."""
-    entry, alone, told = CASES[name]
+    entry, alone, change = CASES[name]
     assert is_single(entry) == alone
-    assert wakes_others(entry) == told
+    assert told((entry,)) == change
 
 
 def _queued(*entries: Entry | Work) -> list[Job]:
@@ -200,6 +207,7 @@ def test_what_goes_in_one_round_trip_overtakes_nothing_of_its_run() -> None:
     assert quick == [jobs[0], jobs[1], jobs[5], jobs[6]]
     assert rest == [jobs[2], jobs[3], jobs[4], jobs[7]]
     group = Single.of(quick)
-    assert (group.steps, group.new, group.ledgers, group.tells) == ([step, end], [new, FIRST], None, True)
+    assert (group.steps, group.new, group.ledgers) == ([step, end], [new, FIRST], None)
+    assert group.change == Change(due=True, runs=("run-2",))
     assert divide(jobs[:2], lambda job: False) == (jobs[:2], [])
     assert divide(jobs[:2], lambda job: job is jobs[0]) == ([jobs[1]], [jobs[0]])

@@ -194,7 +194,7 @@ async def test_file_taken_away_is_noticed_while_idle(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     store = await opened(path)
     troubles = Troubles(store)
-    store.on_change(lambda: None)
+    store.on_change(lambda change: None)
     deleted(path)
     assert (await troubles.first()).fatal
     await store.close()

@@ -22,6 +22,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from perdure.ports.changes import ANYTHING, Change
 from perdure.ports.indexing import IndexStore, LostRun, Restored
 from perdure.ports.joining import CallerConnection, Journal, OwnTransaction
 from perdure.ports.limits import LimitStore
@@ -62,10 +63,12 @@ from perdure.ports.records import (
 from perdure.ports.rests import RestStore
 
 __all__ = [
+    "ANYTHING",
     "TERMINAL",
     "Append",
     "AppendResult",
     "Candidate",
+    "Change",
     "Committed",
     "Conflict",
     "Deployment",
@@ -252,8 +255,9 @@ class Store(LimitStore, RestStore, IndexStore, Protocol):
         """Ids of a worker's own runs to which facts were appended from outside since their owner's last index write."""
         ...
 
-    def on_change(self, listener: Callable[[], None], /) -> None:
-        """Call `listener` on the loop soon (within 100 ms) after another process or client committed anything.
+    def on_change(self, listener: Callable[[Change], None], /) -> None:
+        """Call `listener` on the loop soon (within 100 ms) after another process or client committed anything that
+        somebody else has to act on.
 
         A store that can only look whether its server did anything may call for its own commits, too.
         """

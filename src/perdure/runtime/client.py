@@ -27,6 +27,7 @@ from perdure.ports.archive import Archive
 from perdure.ports.clock import System
 from perdure.ports.limits import LimitUse
 from perdure.ports.store import (
+    Change,
     Deployment,
     IndexState,
     LoadedRun,
@@ -371,5 +372,9 @@ class Client(Submitter, Schedules, Lister):
         """Something about a run became durable by this client."""
         self._waiters.wake(run_id)
 
-    def _on_change(self) -> None:
-        self._waiters.wake_all()
+    def _on_change(self, change: Change) -> None:
+        """Another process committed: whoever waits for one of these runs looks."""
+        if change.anything:
+            self._waiters.wake_all()
+        for run_id in change.runs:
+            self._waiters.wake(run_id)

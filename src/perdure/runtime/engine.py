@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from perdure.core.facts import RunSubmitted
@@ -19,7 +20,7 @@ from perdure.define.schedule import AnySchedule
 from perdure.errors import ConflictError, NotFound, StoreUnavailable
 from perdure.ports.clock import System
 from perdure.ports.observer import Observer
-from perdure.ports.store import AppendResult, Fenced, IndexState, Store, Trouble
+from perdure.ports.store import AppendResult, Change, Fenced, IndexState, Store, Trouble
 from perdure.runtime.claimer import Claimer
 from perdure.runtime.client import Client
 from perdure.runtime.entering import Submission
@@ -102,7 +103,8 @@ class Engine(Client):
         self._watchdog = Watchdog(loop, options.block_limit_s, self._on_blocked)
         self._fatal: asyncio.Future[StoreUnavailable] = loop.create_future()
         self._errands: set[asyncio.Task[None]] = set()
-        self._unseen = self._looking = False
+        self._unseen: Change | None = None
+        self._looking = False
         self._patrol: asyncio.TimerHandle | None = None
         self._mending: asyncio.TimerHandle | None = None
         self._stopped = self._drained = False
@@ -368,27 +370,31 @@ class Engine(Client):
             self._claimer.due_at(0)
         self._waiters.wake(run_id)
 
-    def _on_change(self) -> None:
-        """Another process committed: look for due runs and for facts about ours."""
-        self._claimer.due_at(0)
-        self._waiters.wake_all()
-        self._unseen = True
+    def _on_change(self, change: Change) -> None:
+        """Another process committed: look for due runs and for facts about ours, as far as there may be any."""
+        super()._on_change(change)
+        self._host.crowded |= any(line.limited for line in self._host.lines.values())  # somebody else's may wait
+        if change.due or change.anything:
+            self._claimer.due_at(0)
+        if not (change.outside or change.anything):
+            return
+        self._unseen = change if self._unseen is None else self._unseen | change
         if not self._looking:
             self._looking = True
             self._spawn(self._look_for_attention())
 
     async def _look_for_attention(self) -> None:
         """Tell owned runs of facts from other processes."""
-        while self._unseen and not self._host.stopped:
-            self._unseen = False
-            await self._insist("facts from outside could not be looked for", self._notice_outside)
+        while self._unseen is not None and not self._host.stopped:
+            change, self._unseen = self._unseen, None
+            await self._insist("facts from outside could not be looked for", partial(self._notice_outside, change))
         self._looking = False
 
-    async def _notice_outside(self) -> None:
-        await self._on_holds()
-        if (await self._store.waiting_runs()).count:
-            self._on_waiting()
-        self._host.crowded |= any(line.limited for line in self._host.lines.values())  # somebody else's may wait
+    async def _notice_outside(self, change: Change) -> None:
+        if change.anything:
+            await self._on_holds()
+            if (await self._store.waiting_runs()).count:
+                self._on_waiting()
         for run_id in await self._store.attention(self._host.worker):
             live = self._host.live.get(run_id)
             if live is not None:

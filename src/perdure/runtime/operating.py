@@ -15,7 +15,7 @@ from perdure.define.pipeline import AnyPipeline
 from perdure.errors import InvalidArgument, NotAllowed, NotFound, PerdureError, StoreUnavailable
 from perdure.ports.clock import System
 from perdure.ports.joining import CallerConnection
-from perdure.ports.store import PipelineHold, RunFilter, RunPage, RunRow, RunStatus, Store
+from perdure.ports.store import ANYTHING, Change, PipelineHold, RunFilter, RunPage, RunRow, RunStatus, Store
 from perdure.runtime.arguments import check_annotations, check_duration, check_name, check_priority, check_text
 from perdure.runtime.listing import check_waiting
 from perdure.runtime.operations import (
@@ -245,7 +245,7 @@ class Operator:
             new = await self._store.hold_pipeline(hold)
             await self._on_holds()
         except BaseException:  # it may be durable, and this caller is not there to tell [R-16]
-            self._on_change()
+            self._on_change(ANYTHING)
             raise
         return new
 
@@ -261,7 +261,7 @@ class Operator:
             released = await self._store.release_pipeline(name, who, why, now_us)
             await self._on_holds()
         except BaseException:  # as above
-            self._on_change()
+            self._on_change(ANYTHING)
             raise
         if not released:
             raise NotAllowed(f"pipeline {pipeline!r} is not held")
@@ -270,7 +270,7 @@ class Operator:
         """The pipelines that are held, since when and by whom; with `history` those that were, too."""
         return list(await self._store.pipeline_holds(history=history))
 
-    def _on_change(self) -> None:
+    def _on_change(self, change: Change) -> None:
         """Anything may have changed: look for it."""
 
     async def _on_holds(self) -> None:

@@ -35,8 +35,13 @@ WIDER = 5
 SqlValues: TypeAlias = "tuple[str | int, ...]"
 LISTED = "worker IS NULL"
 """Rows of the index by pipeline and status: those nobody owns, so that a claim writes nothing there; others are few."""
-STANDS = "worker IS NULL AND (waits_for NOT IN ('', 'time') OR step <> '')"
-"""Rows of the index by what runs wait for, and where they stand. A delayed start is not worth a row: many wait so."""
+_TIMES = ", ".join(f"'{reason}'" for reason in FOR_A_TIME)
+STANDS = (
+    "worker IS NULL AND (step <> '' OR ended_us IS NULL AND (status = 'invalid' OR waits <> '' "
+    f"OR awaiting IS NOT NULL OR reason NOT IN ('', {_TIMES})))"
+)
+"""Rows of the index by what runs wait for, and where they stand. A delayed start is not worth a row: many wait so. In
+columns as they are: PostgreSQL prepares such a condition anew for each statement that writes a run."""
 LIVE_STATUS = "status NOT IN ('succeeded', 'failed', 'canceled', 'corrupt')"
 LIVE = f"worker IS NULL AND {LIVE_STATUS}"
 """Rows of the index by ledger."""
@@ -48,7 +53,6 @@ def waits_for(waiting: str) -> str:
     Args:
         waiting: the condition of a run that waits for its slot.
     """
-    times = ", ".join(f"'{reason}'" for reason in FOR_A_TIME)
     return f"""
         CASE WHEN ended_us IS NOT NULL OR worker IS NOT NULL THEN ''
         WHEN {waiting} THEN 'slot'
@@ -58,7 +62,7 @@ def waits_for(waiting: str) -> str:
         WHEN {_begins(FOR_A_MESSAGE)} THEN 'message'
         WHEN {_begins(FOR_A_LIMIT)} THEN 'limit'
         WHEN {_begins(FOR_OTHERS)} THEN 'run'
-        WHEN reason IN ({times}) OR (token = 0 AND due_us > submitted_us) THEN 'time'
+        WHEN reason IN ({_TIMES}) OR (token = 0 AND due_us > submitted_us) THEN 'time'
         WHEN reason <> '' THEN 'retry' ELSE '' END
     """
 

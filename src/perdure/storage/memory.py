@@ -17,6 +17,7 @@ from perdure.ports.limits import LimitUse
 from perdure.ports.listing import fits, place_of
 from perdure.ports.notes import Notebook
 from perdure.ports.store import (
+    Change,
     Deployment,
     DueRun,
     EndedRun,
@@ -139,7 +140,7 @@ class MemoryStore(MemoryLost):
         self._live()
         return [run.run_id for run in self.data.runs() if run.attention and run.state and run.state.worker == worker]
 
-    def on_change(self, listener: Callable[[], None], /) -> None:
+    def on_change(self, listener: Callable[[Change], None], /) -> None:
         self._change.append(listener)
 
     def on_trouble(self, listener: Callable[[Trouble], None], /) -> None:

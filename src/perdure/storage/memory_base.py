@@ -7,10 +7,13 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from perdure.errors import StoreInUse, StoreUnavailable
+from perdure.ports.changes import all_of, change_of
 from perdure.ports.records import claims
 from perdure.ports.store import (
+    ANYTHING,
     Append,
     AppendResult,
+    Change,
     Fenced,
     IndexState,
     Snapshot,
@@ -30,9 +33,9 @@ class MemoryBase:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._owns = False
         self._worker = ""
-        self._queue: list[Callable[[], None]] = []
+        self._queue: list[tuple[Callable[[], None], Change | None]] = []
         self._futures: list[asyncio.Future[Any]] = []
-        self._change: list[Callable[[], None]] = []
+        self._change: list[Callable[[Change], None]] = []
         self._last_tenant: Tenancy = ("", "")
 
     # --- life
@@ -79,9 +82,13 @@ class MemoryBase:
 
     def append(self, append: Append, /) -> asyncio.Future[AppendResult]:
         worker, owned = self._worker, append.token > 0 or claims(append)
-        return self._queued(
-            lambda: Fenced(max(append.token, 1)) if owned and self._found_dead(worker) else self.data.append(append)
-        )
+
+        def commit() -> AppendResult:
+            if owned and self._found_dead(worker):
+                return Fenced(max(append.token, 1))
+            return self.data.append(append)
+
+        return self._queued(commit, change_of(append) if self.data.shared else ANYTHING)
 
     def set_index(self, locator: int, state: IndexState, tail_seq: int, /) -> asyncio.Future[bool | WaitCycle]:
         worker = self._worker
@@ -95,9 +102,9 @@ class MemoryBase:
 
     def put_snapshot(self, locator: int, snapshot: Snapshot, /) -> None:
         self._live()
-        self._enqueue(lambda: self.data.put_snapshot(locator, snapshot))
+        self._enqueue(lambda: self.data.put_snapshot(locator, snapshot), None)
 
-    def _queued(self, work: Callable[[], T]) -> asyncio.Future[T]:
+    def _queued(self, work: Callable[[], T], change: Change | None = ANYTHING) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self._live().create_future()
 
         def commit() -> None:
@@ -105,30 +112,33 @@ class MemoryBase:
             if not future.done():
                 future.set_result(result)
 
-        self._enqueue(commit)
+        self._enqueue(commit, change)
         self._futures.append(future)
         return future
 
-    def _enqueue(self, commit: Callable[[], None]) -> None:
+    def _enqueue(self, commit: Callable[[], None], change: Change | None) -> None:
         if not self._queue:
             self._live().call_soon(self._flush)
-        self._queue.append(commit)
+        self._queue.append((commit, change))
 
     def _flush(self) -> None:
         group, self._queue, self._futures = self._queue, [], []
-        for commit in group:
+        for commit, _ in group:
             commit()
         if group:
-            self._committed()
+            self._committed(all_of(change for _, change in group))
 
-    def _committed(self) -> None:
+    def _committed(self, change: Change | None = ANYTHING) -> None:
+        """Tell the others."""
         self.data.commits += 1
+        passed_on, self.data.passed_on = self.data.passed_on, False
+        told = ANYTHING if passed_on else change
         for store in self.data.stores:
-            if store is not self:
-                store.changed()
+            if told is not None and store is not self:
+                store.changed(told)
 
-    def changed(self) -> None:
+    def changed(self, change: Change) -> None:
         """Another store on the same data committed: tell the listeners on their loop, after this turn of it."""
         if self._loop is not None:
             for listener in self._change:
-                self._loop.call_soon_threadsafe(listener)
+                self._loop.call_soon_threadsafe(listener, change)

@@ -92,6 +92,7 @@ class MemoryData(MemoryHolds):
         workers: who works on it, by id.
         schedules: by id.
         commits: number of groups committed, for tests that count.
+        passed_on: something was passed on to other runs, and nobody has been told yet.
     """
 
     def __init__(self, *, shared: bool = False) -> None:
@@ -100,6 +101,7 @@ class MemoryData(MemoryHolds):
         self.owner: str | None = None
         self.workers: dict[str, WorkerRow] = {}
         self.commits = 0
+        self.passed_on = False
         self._runs: dict[int, MemoryRun] = {}
         self._by_id: dict[str, MemoryRun] = {}
         self._slots: dict[Slot, MemoryRun] = {}
@@ -261,6 +263,7 @@ class MemoryData(MemoryHolds):
             if other.state is not None and other.state.status == "ready" and not other.state.worker:
                 other.state = replace(other.state, due_us=at_us)
                 self._due[other.locator] = at_us
+                self.passed_on = True
 
     def _keeps_waiting(self, run_id: str) -> bool:
         """It waits, or will when it is released; one that is invalid may come to do something else."""
@@ -324,6 +327,7 @@ class MemoryData(MemoryHolds):
     def set_due(self, run: MemoryRun, due_us: int | None, reason: str) -> None:
         """Write when a run is due, and nothing else but why."""
         if run.state is not None:
+            self.passed_on = True
             attention = run.attention
             self.put_row(run, replace(run.state, due_us=due_us, reason=reason))
             run.attention = attention

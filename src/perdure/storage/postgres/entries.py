@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeAlias
 
 import msgspec
 
-from perdure.ports.store import Append, AppendResult, IndexState, Snapshot
+from perdure.ports.changes import all_of, change_of
+from perdure.ports.store import ANYTHING, Append, AppendResult, Change, IndexState, Snapshot
 
 
 class SetIndex(msgspec.Struct, frozen=True, gc=False):
@@ -29,25 +31,16 @@ Entry: TypeAlias = Append | SetIndex | PutSnapshot
 
 EntryResult: TypeAlias = AppendResult | bool
 
-LATER_US = 2_000_000
-"""A run that is due so much later is no news: whoever has to find it will have looked by then."""
+
+def told(entries: Iterable[Entry]) -> Change | None:
+    """What others have to know of entries soon; None: nothing."""
+    return all_of(map(_change, entries))
 
 
-def wakes_others(entry: Entry) -> bool:
-    """Whether somebody in another process may have to act on an entry soon: its engine, one that is free, or a client
-    that waits for an end.
-
-    An owner's own progress is nobody else's business until the run rests or ends, nor is a run that its submitter goes
-    on with. What is due later is found by looking, which every engine does once a second [R-7].
-    """
-    if type(entry) is not Append:
-        return type(entry) is SetIndex
-    state = entry.index
-    if entry.new is None and (entry.token == 0 or state is None):
-        return entry.token == 0
-    if state is None or state.worker:
-        return False
-    return state.status != "ready" or state.due_us is None or state.due_us < entry.at_us + LATER_US
+def _change(entry: Entry) -> Change | None:
+    if type(entry) is Append:
+        return change_of(entry)
+    return ANYTHING if type(entry) is SetIndex else None
 
 
 def state_of(entry: Entry) -> IndexState | None:

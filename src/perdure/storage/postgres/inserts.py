@@ -1,4 +1,4 @@
-"""Statements that insert appends and new runs, many at a time or one, and the values that they take [J-2, J-12].
+"""Statements that insert appends and new runs, many at a time, and the values that they take [J-2, J-12].
 
 The insert itself checks that the predecessor is there with the expected hash and that neither token nor worker is
 stale; the journal's key checks that nobody was first [J-3, R-3]. Rows come back of what was inserted.
@@ -30,19 +30,18 @@ _JOURNAL_KINDS = (Int8s, Int8s, Int8s, Int8s, Byteas, Byteas, Texts)
 APPEND_KINDS = (*_JOURNAL_KINDS, Int8s, Byteas, Int8s)
 """Of the values of `APPEND`, but for the last two."""
 NEW_KINDS = (Texts, Texts, Texts, Texts, Texts, Bools, Bools, Byteas, Int8s, Int8s, Texts, Texts)
-SUBMIT_KINDS = (*NEW_KINDS, *STATE.values(), *_JOURNAL_KINDS[1:])
 STATE_KINDS = (*APPEND_KINDS, *STATE.values())
-"""As `APPEND_KINDS`, for `with_state`."""
+"""As `APPEND_KINDS`, for `APPEND_WITH_STATE`."""
+FIRST_KINDS = (*NEW_KINDS, *STATE.values())
+"""Of a new run's row."""
+LATER_KINDS = _JOURNAL_KINDS[1:]
+"""Of a row of the journal, but for the number of its run."""
+SUBMIT_KINDS = (*FIRST_KINDS, *LATER_KINDS)
 
 
 def unnest(kinds: Sequence[type[Packed]]) -> str:
     """SQL: rows from arrays."""
     return f"unnest({', '.join(['%s'] * len(kinds))})"
-
-
-def one_row(kinds: Sequence[type[Packed]], *more: str) -> str:
-    """SQL: one row from values, in half the time that it takes from arrays."""
-    return f"(VALUES ({', '.join([*(f'%s::{kind.name}' for kind in kinds), *more])}))"
 
 
 _APPEND_COLUMNS = f"{NEXT_COLUMNS}, prev_seq, prev_hash, token"
@@ -52,11 +51,9 @@ _ASSIGNED = ", ".join(f"{name} = s.{'owner_token' if name == 'token' else name}"
 _TERMINAL = "s.status IN ('succeeded', 'failed', 'canceled')"
 
 
-def with_state(rows: str) -> str:
-    """The statement that appends, where some appends change an index row, or call its owner."""
-    return f"""
+APPEND_WITH_STATE = f"""
     WITH sent AS (
-        SELECT * FROM {rows} s ({_APPEND_COLUMNS}, {STATE_COLUMNS.replace("token", "owner_token")})
+        SELECT * FROM {unnest(STATE_KINDS)} s ({_APPEND_COLUMNS}, {STATE_COLUMNS.replace("token", "owner_token")})
     ), j AS ({_NEXT.format(sent="sent s")}),
     written AS (
         UPDATE @run r SET {_ASSIGNED}, attention = false, awaiting = NULL, limited = false,
@@ -70,16 +67,11 @@ def with_state(rows: str) -> str:
     )
     SELECT run FROM j
 """
-
-
-APPEND_WITH_STATE = with_state(unnest(STATE_KINDS))
-
-
-def submitting(rows: str) -> str:
-    """The statement that inserts new runs with their first appends; the ids and numbers of those that it inserted."""
-    return f"""
+"""Where some appends change an index row, or call its owner."""
+SUBMIT = f"""
     WITH sent AS (
-        SELECT * FROM {rows} s ({NEW_COLUMNS}, {STATE_COLUMNS}, first_seq, count, at_us, append_id, hash, facts, place)
+        SELECT * FROM {unnest(SUBMIT_KINDS)} WITH ORDINALITY
+            s ({NEW_COLUMNS}, {STATE_COLUMNS}, first_seq, count, at_us, append_id, hash, facts, place)
     ), r AS (
         INSERT INTO @run ({NEW_COLUMNS}, {STATE_COLUMNS})
         SELECT {NEW_COLUMNS}, {STATE_COLUMNS} FROM sent WHERE token = 0 OR {ALIVE}
@@ -90,9 +82,7 @@ def submitting(rows: str) -> str:
     )
     SELECT id, n FROM r
 """
-
-
-SUBMIT = submitting(f"{unnest(SUBMIT_KINDS)} WITH ORDINALITY")
+"""New runs with their first appends; the ids and numbers of those that were inserted."""
 
 
 def append_values(appends: Sequence[Append], worker: str) -> list[Packed | str]:

@@ -11,10 +11,11 @@ import psycopg
 
 from perdure.errors import PerdureError, StoreUnavailable
 from perdure.ports.store import Append
-from perdure.storage.postgres.entries import Entry, PutSnapshot, SetIndex, wakes_others
+from perdure.storage.postgres.entries import Entry, PutSnapshot, SetIndex, told
 from perdure.storage.postgres.group import apply_group
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.session import Session
+from perdure.storage.postgres.telling import written
 
 T = TypeVar("T")
 
@@ -46,13 +47,13 @@ Subject: TypeAlias = tuple[str | int, ...]
 
 
 async def transaction(
-    session: Session, place: Place, work: Callable[[Session], Awaitable[T]], *, patience_ms: int, teller: str
+    session: Session, place: Place, work: Callable[[Session], Awaitable[T]], *, patience_ms: int, tells: str
 ) -> T:
     """Do something in a transaction of its own.
 
     Args:
         patience_ms: how long it waits for a lock.
-        teller: in whose name others are told of it; empty: they are not, nor where `work` returns 0 or False.
+        tells: what others are told; empty: nothing, nor where `work` returns 0 or False.
 
     Raises:
         Blocked: somebody held a lock for longer; nothing was written.
@@ -62,8 +63,9 @@ async def transaction(
         await session.plain(f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {patience_ms}")
         result = await work(session)
         if isinstance(result, int) and not result:
-            teller = ""  # nothing was found to be done
-        await session.plain(f"NOTIFY \"{place.channel}\", '{teller}'; COMMIT" if teller else "COMMIT")
+            tells = ""  # nothing was found to be done
+        said = tells.replace("'", "''")
+        await session.plain(f"NOTIFY \"{place.channel}\", '{said}'; COMMIT" if tells else "COMMIT")
     except BaseException:
         if not await session.rolled_back():
             session.drop()
@@ -74,10 +76,11 @@ async def transaction(
 async def do_alone(session: Session, place: Place, entry: Entry | Work, *, patience_ms: int, teller: str) -> object:
     """Do one thing alone; see `transaction`."""
     if isinstance(entry, Work):
-        return await transaction(session, place, entry.do, patience_ms=patience_ms, teller=teller)
-    teller = teller if wakes_others(entry) else ""
+        return await transaction(session, place, entry.do, patience_ms=patience_ms, tells=teller)
+    change = told((entry,))
+    tells = "" if change is None else written(teller, change)
     found = await transaction(
-        session, place, lambda s: apply_group(s, place, [entry]), patience_ms=patience_ms, teller=teller
+        session, place, lambda s: apply_group(s, place, [entry]), patience_ms=patience_ms, tells=tells
     )
     return found[0]
 

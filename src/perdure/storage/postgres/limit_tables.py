@@ -8,6 +8,8 @@ listens. Rates go by the server's clock, whatever the workers' say.
 
 from __future__ import annotations
 
+from perdure.storage.postgres.telling import TOLD
+
 QUEUE_MS = 1000
 """How long a group waits for the groups of others that want the same lock of ours."""
 
@@ -89,7 +91,7 @@ FUNCTIONS = (
     # One free place for whoever may start and has waited longest; whoever somebody is writing about is not waited for.
     _function(
         "grant_place(l text, k text) RETURNS boolean",
-        """
+        f"""
         SELECT b.kind INTO what FROM @bound b WHERE b.limit_id = l AND b.key = k AND b.held < b.size;
         IF NOT FOUND THEN RETURN false; END IF;
         SELECT q.run, q.since_us INTO who, since FROM @queue q JOIN @run r ON r.n = q.run
@@ -100,7 +102,7 @@ FUNCTIONS = (
         INSERT INTO @permit (run, limit_id, key, kind) VALUES (who, l, k, what);
         UPDATE @run SET due_us = since, reason = '' WHERE n = who;
         DELETE FROM @queue WHERE run = who;
-        PERFORM pg_notify(left('perdure_' || btrim('@', '".'), 63), '');
+        {TOLD}
         RETURN true;
         """,
         "DECLARE who bigint; since bigint; what text;",

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from perdure.ports.store import ANYTHING, Change
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.readers import Readers
 from perdure.storage.postgres.session import CONNECT_S, Session
+from perdure.storage.postgres.telling import read
 
 PROBE_S = 1.0
 """How long a notification to oneself may take before the way is taken to be deaf."""
@@ -25,7 +27,7 @@ class Listener:
         heard: called on the loop.
     """
 
-    def __init__(self, place: Place, ident: str, readers: Readers, heard: Callable[[], None]) -> None:
+    def __init__(self, place: Place, ident: str, readers: Readers, heard: Callable[[Change], None]) -> None:
         self._place = place
         self._ident = ident
         self._readers = readers
@@ -77,7 +79,7 @@ class Listener:
 
     def _is_up(self) -> None:
         if self._up.is_set():
-            self._heard()  # back again: who knows what was missed
+            self._heard(ANYTHING)  # back again: who knows what was missed
         self._up.set()
 
     async def _hears(self, session: Session) -> bool:
@@ -104,12 +106,13 @@ class Listener:
             session.busy = session.listening = True
             try:
                 async for notification in session.con.notifies(timeout=self._place.answer_s):
-                    if notification.payload != self._ident and not notification.payload.startswith("probe "):
-                        self._heard()
+                    change = read(notification.payload, self._ident)
+                    if change is not None:
+                        self._heard(change)
             finally:
                 session.busy = session.listening = False
             await session.plain("SELECT")
-            self._heard()  # what came while that was answered
+            self._heard(ANYTHING)  # what came while that was answered
 
     async def _poll(self, session: Session) -> None:
         """Whether any transaction ended on the server. Ours are among them: then the look was for nothing."""
@@ -122,7 +125,7 @@ class Listener:
             pause_s = FIRST_POLL_S if now != seen else min(LAST_POLL_S, pause_s * 1.5)
             if now != seen:
                 seen = now
-                self._heard()
+                self._heard(ANYTHING)
 
 
 _SEEN = "SELECT pg_current_snapshot()::text"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from msgspec.structs import replace
 
 from perdure.ports.listing import ListPlace, RunCounts, RunFilter, RunPage
@@ -20,10 +22,15 @@ from perdure.storage.listing import (
     bounds,
     condition,
     path_of,
+    waits_for,
 )
 from perdure.storage.postgres.rows import RUN_COLUMNS, read_run
 from perdure.storage.postgres.session import Session
 
+WAITING = "waits <> '' AND NOT slot_held AND ended_us IS NULL"
+"""Which rows of `run` wait for their slot."""
+WAITS_FOR = waits_for(WAITING)
+"""What a run waits for, as an expression that an index has."""
 _HOLDS = "(slot_held AND ended_us IS NULL AND slot_key IS NOT NULL AND slot_key = resource)"
 IN_INDEX = f"resource <> id AND {_HOLDS} IS NOT TRUE"
 DIALECT = Dialect(
@@ -39,7 +46,8 @@ _ROW = "(SELECT * FROM @run WHERE n = {}.n_{} OFFSET 0)"
 
 
 def _sql(text: str) -> str:
-    return text.replace("?", "%s")
+    """What a run waits for is no column, but an expression that an index has."""
+    return re.sub(r"\bwaits_for\b", f"({WAITS_FOR})", text).replace("?", "%s")
 
 
 async def list_runs(

@@ -90,6 +90,10 @@ class Bools(Packed):
         super().__init__(parts, _NULL in parts)
 
 
+KINDS: tuple[type[Packed], ...] = (Int8s, Byteas, Texts, Bools)
+"""All of them."""
+
+
 class _PackedDumper(Dumper):
     format = Format.BINARY
 
@@ -122,4 +126,4 @@ def register(adapters: AdaptersMap) -> None:
     adapters.register_dumper(int, Int8BinaryDumper)
 
 
-__all__ = ["Bools", "Byteas", "Int8s", "Packed", "Texts", "register"]
+__all__ = ["KINDS", "Bools", "Byteas", "Int8s", "Packed", "Texts", "register"]

@@ -11,6 +11,7 @@ from perdure.ports.store import (
 )
 from perdure.storage.ledgers import merged
 from perdure.storage.listing import LIVE, LIVE_STATUS
+from perdure.storage.postgres.listing import WAITING
 from perdure.storage.postgres.packed import Int8s, Texts
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.rows import (
@@ -20,7 +21,7 @@ from perdure.storage.postgres.rows import (
     read_journal,
     read_run,
 )
-from perdure.storage.postgres.schema import SCHEMA_VERSION, WAITING
+from perdure.storage.postgres.schema import SCHEMA_VERSION
 from perdure.storage.postgres.session import Row, Session, Statements
 from perdure.storage.postgres.workers import GONE
 

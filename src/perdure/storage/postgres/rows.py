@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from perdure.ports.store import IndexState, JournalRow, NewRun, RunRow
 from perdure.storage import labels
 from perdure.storage.postgres.packed import Bools, Byteas, Int8s, Packed, Texts
 from perdure.storage.postgres.session import Row
 
-STATE = {
+STATE: Mapping[str, type[Texts | Int8s | Bools | Byteas]] = {
     "status": Texts,
     "due_us": Int8s,
     "worker": Texts,

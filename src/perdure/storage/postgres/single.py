@@ -14,37 +14,18 @@ from collections.abc import Callable, Sequence
 import msgspec
 from psycopg.pq.abc import PGresult
 
-from perdure.ports.store import Append, AppendResult, Committed, NewRun
-from perdure.storage.postgres.entries import Entry, wakes_others
+from perdure.ports.store import Append, AppendResult, Change, Committed
+from perdure.storage.postgres import lone
+from perdure.storage.postgres.entries import Entry, told
 from perdure.storage.postgres.group import is_plain
-from perdure.storage.postgres.inserts import (
-    APPEND_KINDS,
-    FITS,
-    NEXT_COLUMNS,
-    STATE_KINDS,
-    SUBMIT,
-    SUBMIT_KINDS,
-    append_values,
-    new_run_values,
-    one_row,
-    steps_statement,
-    submitting,
-    with_state,
-)
+from perdure.storage.postgres.inserts import SUBMIT, append_values, new_run_values, steps_statement
 from perdure.storage.postgres.jobs import Job, Work
 from perdure.storage.postgres.packed import Packed
 from perdure.storage.postgres.place import Place
-from perdure.storage.postgres.rows import INSERT_LEDGERS, ledger_values, new_values, state_values
-from perdure.storage.postgres.wire import Statement, WireValue
-from perdure.storage.postgres.workers import ALIVE
+from perdure.storage.postgres.rows import INSERT_LEDGERS, ledger_values
+from perdure.storage.postgres.telling import written
+from perdure.storage.postgres.wire import Statement
 
-_STEP = f"""
-    INSERT INTO @journal ({NEXT_COLUMNS})
-    SELECT {NEXT_COLUMNS} FROM {one_row(APPEND_KINDS)} s ({NEXT_COLUMNS}, prev_seq, prev_hash, token)
-    WHERE {FITS} AND {ALIVE} ON CONFLICT DO NOTHING RETURNING run
-"""
-_STEP_WITH_STATE = with_state(one_row(STATE_KINDS))
-_NEW_RUN = submitting(one_row(SUBMIT_KINDS, "1"))
 _TELL = "SELECT pg_notify(%s, %s)"
 
 
@@ -93,13 +74,13 @@ class Single(msgspec.Struct, frozen=True, gc=False):
         steps: appends to known runs, each run once.
         new: new runs, each once.
         ledgers: values of `INSERT_LEDGERS`, if there are any.
-        tells: others have to hear of it.
+        change: what others have to hear of it.
     """
 
     steps: list[Append]
     new: list[Append]
     ledgers: list[Packed] | None
-    tells: bool
+    change: Change | None
 
     @classmethod
     def of(cls, jobs: Sequence[Job]) -> Single:
@@ -109,7 +90,7 @@ class Single(msgspec.Struct, frozen=True, gc=False):
             [entry for entry in entries if entry.new is None],
             [entry for entry in entries if entry.new is not None],
             ledger_values([entry.index for entry in entries if entry.index is not None]),
-            any(map(wakes_others, entries)),
+            told(entries),
         )
 
 
@@ -121,16 +102,18 @@ def statements(group: Single, worker: str, place: Place, teller: str) -> list[St
         teller: in whose name others are told, where they have to be.
     """
     said: list[Statement] = [] if group.ledgers is None else [(INSERT_LEDGERS, group.ledgers)]
+    told = () if group.change is None else (place.channel, written(teller, group.change))
+    alone = len(group.steps) + len(group.new) == 1
     if len(group.steps) == 1:
-        said.append(_one_step(group.steps[0], worker))
+        said.append(lone.step(group.steps[0], worker, told if alone else ()))
     elif group.steps:
         said.append(steps_statement(group.steps, append_values(group.steps, worker)))
-    if len(group.new) == 1 and (new := group.new[0].new) is not None:
-        said.append((_NEW_RUN, _one_new(group.new[0], new, worker)))
+    if len(group.new) == 1 and (new := group.new[0].new) is not None and (state := group.new[0].index) is not None:
+        said.append(lone.new_run(group.new[0], new, state, worker, told if alone else ()))
     elif group.new:
         said.append((SUBMIT, new_run_values(group.new, worker)))
-    if group.tells:
-        said.append((_TELL, (place.channel, teller)))
+    if told and not alone:
+        said.append((_TELL, told))
     return said
 
 
@@ -154,19 +137,3 @@ def results(group: Single, answers: Sequence[PGresult]) -> dict[str, AppendResul
 
 def _number(found: PGresult, row: int, column: int) -> int:
     return int.from_bytes(found.get_value(row, column) or b"", "big")
-
-
-def _one_step(append: Append, worker: str) -> Statement:
-    before = (append.prev_seq, append.prev_hash, append.token)
-    if append.index is None:
-        return _STEP, (append.locator, *_facts(append), *before, worker, worker)
-    return _STEP_WITH_STATE, (append.locator, *_facts(append), *before, *state_values(append.index), worker, worker)
-
-
-def _one_new(append: Append, new: NewRun, worker: str) -> Sequence[WireValue]:
-    state = () if append.index is None else state_values(append.index)
-    return (*new_values(new, slot_held=new.slot_key is not None), *state, *_facts(append), worker, worker)
-
-
-def _facts(append: Append) -> tuple[WireValue, ...]:
-    return append.first_seq, append.count, append.at_us, append.append_id, append.hash, append.facts

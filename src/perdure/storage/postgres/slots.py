@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from perdure.ports.store import WaitingRuns
-from perdure.storage.postgres.schema import WAITING, grant
+from perdure.storage.postgres.listing import WAITING
+from perdure.storage.postgres.schema import grant
 from perdure.storage.postgres.session import Session, Statements, Value
 
 _HOLDER = """

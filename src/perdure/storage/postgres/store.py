@@ -17,8 +17,10 @@ from perdure.ports.joining import CallerConnection
 from perdure.ports.limits import LimitUse
 from perdure.ports.notes import Notebook
 from perdure.ports.store import (
+    ANYTHING,
     Append,
     AppendResult,
+    Change,
     Deployment,
     EndedRun,
     IndexState,
@@ -91,7 +93,7 @@ class PostgresStore(LostRows):
         self._starting: asyncio.Task[None] | None = None
         self._closed: asyncio.Task[None] | None = None
         self._picker = Picker(place.key("pick"))
-        self._change: list[Callable[[], None]] = []
+        self._change: list[Callable[[Change], None]] = []
         self._trouble: list[Callable[[Trouble], None]] = []
 
     # --- life
@@ -237,7 +239,7 @@ class PostgresStore(LostRows):
 
     # --- listeners
 
-    def on_change(self, listener: Callable[[], None], /) -> None:
+    def on_change(self, listener: Callable[[Change], None], /) -> None:
         self._change.append(listener)
         self._listen()
 
@@ -245,16 +247,16 @@ class PostgresStore(LostRows):
         """A client listens only if somebody wants to hear, and tells once what may have been missed by then."""
         if self._loop is not None and not self._engine and self._listener is not None and not self._starting:
             starting = self._loop.create_task(self._listener.start())
-            starting.add_done_callback(lambda task: None if task.cancelled() else self._tell_change())
+            starting.add_done_callback(lambda task: None if task.cancelled() else self._tell_change(ANYTHING))
             self._starting = starting
 
     def on_trouble(self, listener: Callable[[Trouble], None], /) -> None:
         self._trouble.append(listener)
 
-    def _tell_change(self) -> None:
+    def _tell_change(self, change: Change) -> None:
         if self._refusal is None:
             for listener in self._change:
-                listener()
+                listener(change)
 
     def _tell_trouble(self, trouble: Trouble) -> None:
         for listener in self._trouble:

@@ -19,13 +19,14 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from perdure.errors import InvalidArgument, StoreUnavailable, StoreUnusable
+from perdure.ports.changes import change_of
 from perdure.ports.joining import TransactionEnded, TransactionLost
 from perdure.ports.store import Append, AppendResult, Committed, Trouble
-from perdure.storage.postgres.entries import wakes_others
 from perdure.storage.postgres.group import apply_group
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.readers import Readers
 from perdure.storage.postgres.session import Row, Session, explained
+from perdure.storage.postgres.telling import written
 
 MAX_TRANSACTIONS = 8
 """Handlers that write at the same time; further ones wait for their turn."""
@@ -203,8 +204,9 @@ class HandlerTransaction:
             raise TypeError("an append answers with a result")
         if not isinstance(result, Committed):
             return "", result
-        if wakes_others(append):
-            await session.run("SELECT pg_notify(%s, %s)", (owner.place.channel, owner.teller))
+        change = change_of(append)
+        if change is not None:
+            await session.run("SELECT pg_notify(%s, %s)", (owner.place.channel, written(owner.teller, change)))
         found = await session.one(_MARK)
         if found is None or found[1] != self._mark:
             raise self._ended_by_handler()

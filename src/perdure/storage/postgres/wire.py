@@ -10,15 +10,16 @@ import asyncio
 import itertools
 import struct
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from types import NoneType
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import psycopg
 from psycopg.pq import ConnStatus, ExecStatus, Format
 from psycopg.pq.abc import PGresult
 
-from perdure.storage.postgres.packed import Packed
+from perdure.storage.postgres.packed import KINDS, Packed
 from perdure.storage.postgres.session import Session
 
 WireValue: TypeAlias = "str | bytes | int | Packed | None"
@@ -37,12 +38,13 @@ class Prepared(NamedTuple):
     """A statement in the form in which it travels.
 
     Attributes:
-        types: of the values, by the server's numbers; 0 where the server infers it.
+        values: as they travel.
+        said: the same, as they were given.
     """
 
     sql: str
-    types: Sequence[int]
     values: Sequence[bytes | None]
+    said: Sequence[WireValue]
 
 
 def prepared(statements: Sequence[Statement]) -> list[Prepared]:
@@ -51,10 +53,7 @@ def prepared(statements: Sequence[Statement]) -> list[Prepared]:
     Raises:
         Exception: a value that cannot travel.
     """
-    return [
-        Prepared(sql, [_type(value) for value in values], [_form(value) for value in values])
-        for sql, values in statements
-    ]
+    return [Prepared(sql, [_FORMS[type(value)](value) for value in values], values) for sql, values in statements]
 
 
 class _Flight(msgspec.Struct):
@@ -140,15 +139,15 @@ class Wire:
             if self._con.status == ConnStatus.OK and not self._flights:
                 self._con.exit_pipeline_mode()
 
-    def _send_one(self, flight: _Flight, sql: str, types: Sequence[int], values: Sequence[bytes | None]) -> None:
+    def _send_one(self, flight: _Flight, sql: str, values: Sequence[bytes | None], said: Sequence[WireValue]) -> None:
         name = self._names.get(sql)
         if name is None:
             name = self._names[sql] = b"perdure_%d" % next(_numbers)
         if name not in self._known:
-            self._con.send_prepare(name, self._text(sql), types)
+            self._con.send_prepare(name, self._text(sql), [_type(value) for value in said])
             self._known.add(name)
             flight.awaited.append(name)
-        self._con.send_query_prepared(name, values, [Format.BINARY] * len(values), Format.BINARY)
+        self._con.send_query_prepared(name, values, _BINARY[: len(values)], Format.BINARY)
         flight.awaited.append(None)
 
     def _text(self, sql: str) -> bytes:
@@ -223,16 +222,16 @@ class Wire:
             self._land(flight)
 
 
-def _form(value: WireValue) -> bytes | None:
-    if isinstance(value, int):
-        return _INT8.pack(value) if type(value) is int else b"\1" if value else b"\0"
-    if type(value) is str:
-        return value.encode()
-    if isinstance(value, Packed):
-        return value.data
-    if value is None or type(value) is bytes:
-        return value
-    raise TypeError(f"not a value for the wire: {type(value).__name__}")
+_BINARY = [Format.BINARY] * 1000
+_FORMS: Mapping[type, Callable[[Any], bytes | None]] = {
+    int: _INT8.pack,
+    str: str.encode,
+    bool: lambda value: b"\1" if value else b"\0",
+    bytes: lambda value: value,
+    NoneType: lambda value: value,
+    **dict.fromkeys(KINDS, lambda value: value.data),
+}
+"""How values travel, by their kind. Any: each function is only called for its own kind."""
 
 
 def _type(value: WireValue) -> int:

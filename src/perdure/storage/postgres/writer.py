@@ -23,13 +23,14 @@ from psycopg.pq.abc import PGresult
 from perdure.errors import InvalidArgument, PerdureError, StoreUnavailable, StoreUnusable
 from perdure.ports.store import Append, AppendResult, Trouble
 from perdure.storage.postgres.aside import Aside
-from perdure.storage.postgres.entries import Entry, EntryResult, wakes_others
+from perdure.storage.postgres.entries import Entry, EntryResult, told
 from perdure.storage.postgres.group import SlotMoved, apply_group
 from perdure.storage.postgres.jobs import MAX_GROUP, Blocked, Job, Work, answer, parts, refuse, transaction
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.schema import prepare
 from perdure.storage.postgres.session import CLOSING_S, Session, Silent, error_kind, explained
 from perdure.storage.postgres.single import Single, divide, results, statements
+from perdure.storage.postgres.telling import written
 from perdure.storage.postgres.wire import Wire, prepared
 
 T = TypeVar("T")
@@ -262,9 +263,7 @@ class Writer:
         try:
             if isinstance(entry, Work):
                 results: Sequence[object] = [
-                    await self._insist(
-                        lambda: self._transaction(entry.do, worker, notify=True, patience_ms=patience_ms)
-                    )
+                    await self._insist(lambda: self._transaction(entry.do, worker, self._ident, patience_ms))
                 ]
             else:
                 entries = [job[1] for job in jobs if not isinstance(job[1], Work)]
@@ -285,21 +284,20 @@ class Writer:
             answer(job, result)
 
     async def _commit(self, entries: Sequence[Entry], worker: str, patience_ms: int) -> Sequence[object]:
-        notify = any(map(wakes_others, entries))
+        change = told(entries)
+        tells = "" if change is None else written(self._ident, change)
 
         async def apply(session: Session) -> list[EntryResult]:
             return await apply_group(session, self._place, entries)
 
-        return await self._insist(lambda: self._transaction(apply, worker, notify=notify, patience_ms=patience_ms))
+        return await self._insist(lambda: self._transaction(apply, worker, tells, patience_ms))
 
     async def _transaction(
-        self, work: Callable[[Session], Awaitable[T]], worker: str, *, notify: bool, patience_ms: int
+        self, work: Callable[[Session], Awaitable[T]], worker: str, tells: str, patience_ms: int
     ) -> T:
         session = await self._connected(worker)
         try:
-            return await transaction(
-                session, self._place, work, patience_ms=patience_ms, teller=self._ident if notify else ""
-            )
+            return await transaction(session, self._place, work, patience_ms=patience_ms, tells=tells)
         except BaseException:
             if session.lost:
                 self._drop()

@@ -15,8 +15,10 @@ from perdure.ports.joining import CallerConnection, Journal, OwnTransaction
 from perdure.ports.limits import LimitUse
 from perdure.ports.notes import Notebook
 from perdure.ports.store import (
+    ANYTHING,
     Append,
     AppendResult,
+    Change,
     Deployment,
     EndedRun,
     IndexState,
@@ -94,7 +96,7 @@ class SqliteStore(LostRows):
         self._closed: asyncio.Future[None] | None = None
         self._pending: list[Job] = []
         self._kicked = False
-        self._change: list[Callable[[], None]] = []
+        self._change: list[Callable[[Change], None]] = []
         self._trouble: list[Callable[[Trouble], None]] = []
         self._removed_up_to = 0
         self._alone = Alone()
@@ -238,7 +240,7 @@ class SqliteStore(LostRows):
 
     # --- listeners
 
-    def on_change(self, listener: Callable[[], None], /) -> None:
+    def on_change(self, listener: Callable[[Change], None], /) -> None:
         self._change.append(listener)
         if self._writer is not None:
             self._writer.watch()
@@ -248,7 +250,7 @@ class SqliteStore(LostRows):
 
     def _tell_change(self) -> None:
         for listener in self._change:
-            listener()
+            listener(ANYTHING)
 
     def _tell_trouble(self, trouble: Trouble) -> None:
         for listener in self._trouble:

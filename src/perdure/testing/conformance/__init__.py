@@ -19,6 +19,7 @@ from collections.abc import Callable
 from perdure.ports.store import Store
 from perdure.testing.conformance import (
     awaits,
+    changes,
     entrances,
     index,
     journal,
@@ -43,6 +44,7 @@ CHECKS: tuple[Check, ...] = (
     *awaits.CHECKS,
     *picks.CHECKS,
     *life.CHECKS,
+    *changes.CHECKS,
     *listing.CHECKS,
     *retention.CHECKS,
     *submit.CHECKS,

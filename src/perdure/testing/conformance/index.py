@@ -421,7 +421,7 @@ async def runs_of_held_pipelines_are_not_due(lab: Lab) -> None:
 async def a_client_holds_a_pipeline(lab: Lab) -> None:
     """The engine is told of it as of any commit of another process [R-17, R-2]."""
     store, changed = await lab.engine(), asyncio.Event()
-    store.on_change(changed.set)
+    store.on_change(lambda change: changed.set())
     client = await lab.client()
     await client.hold_pipeline(PipelineHold("payout", "ada", "", T0))
     await asyncio.wait_for(changed.wait(), 5)

@@ -235,7 +235,7 @@ async def engine_notices_a_client(lab: Lab) -> None:
     """The engine's listener is called after a client's commit, and after each later one [R-2]."""
     engine, client = await lab.engine(), await lab.client()
     noticed = asyncio.Event()
-    engine.on_change(noticed.set)
+    engine.on_change(lambda change: noticed.set())
     for number in range(3):
         noticed.clear()
         await submitted(client, f"run-{number}")
@@ -248,8 +248,8 @@ async def own_commits_are_no_news(lab: Lab) -> None:
     engine, client = await lab.engine(), await lab.client()
     heard: list[str] = []
     noticed = asyncio.Event()
-    engine.on_change(lambda: heard.append("engine"))
-    client.on_change(noticed.set)
+    engine.on_change(lambda change: heard.append("engine"))
+    client.on_change(lambda change: noticed.set())
     await submitted(engine, "run-1")
     await asyncio.wait_for(noticed.wait(), DEADLINE_S)  # by now the engine would have noticed, had it looked wrongly
     await submitted(engine, "run-2")

@@ -10,8 +10,10 @@ from msgspec.structs import replace
 
 from perdure.errors import StoreUnavailable
 from perdure.ports.store import (
+    ANYTHING,
     Append,
     AppendResult,
+    Change,
     IndexState,
     LoadedRun,
     Serving,
@@ -48,7 +50,7 @@ class SharedStore(FaultyStore):
         self._awake.set()
         self._mute_until_us = 0
         self._deaf_until_us = 0
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: list[Callable[[Change], None]] = []
         self._missed = False
         self._waits: set[asyncio.Task[None]] = set()
 
@@ -98,14 +100,14 @@ class SharedStore(FaultyStore):
         if self._missed:
             self._missed = False
             for listener in self._listeners:
-                self._if_alive(listener)
+                self._if_alive(listener, ANYTHING)
 
-    def on_change(self, listener: Callable[[], None], /) -> None:
-        def unless_deaf() -> None:
+    def on_change(self, listener: Callable[[Change], None], /) -> None:
+        def unless_deaf(change: Change) -> None:
             if self._deaf:
                 self._missed = True
             else:
-                listener()
+                listener(change)
 
         self._listeners.append(listener)
         super().on_change(unless_deaf)

@@ -16,6 +16,7 @@ from perdure.ports.joining import CallerConnection, Journal, OwnTransaction
 from perdure.ports.store import (
     Append,
     AppendResult,
+    Change,
     Committed,
     Deployment,
     EndedRun,
@@ -280,20 +281,21 @@ class FaultyStore(FaultyLists):
         await self._read()
         return await self._inner.attention(worker)
 
-    def on_change(self, listener: Callable[[], None], /) -> None:
+    def on_change(self, listener: Callable[[Change], None], /) -> None:
         """Notices come, some of them late; never later than 100 ms [R-2]."""
 
-        def later() -> None:
+        def later(change: Change) -> None:
             if self._dice.hit("change notice delayed"):
-                asyncio.get_running_loop().call_later(min(self._dice.delay_s(0.03), 0.1), self._if_alive, listener)
+                delay_s = min(self._dice.delay_s(0.03), 0.1)
+                asyncio.get_running_loop().call_later(delay_s, self._if_alive, listener, change)
             else:
-                self._if_alive(listener)
+                self._if_alive(listener, change)
 
         self._inner.on_change(later)
 
-    def _if_alive(self, listener: Callable[[], None]) -> None:
+    def _if_alive(self, listener: Callable[[Change], None], change: Change) -> None:
         if self._alive:
-            listener()
+            listener(change)
 
     def on_trouble(self, listener: Callable[[Trouble], None], /) -> None:
         self._trouble.append(listener)

@@ -1,0 +1,70 @@
+"""What others committed, as far as somebody has to act on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
+
+import msgspec
+
+from perdure.ports.records import Append
+
+LATER_US = 2_000_000
+"""A run that is due so much later is no news: whoever has to find it will have looked by then."""
+
+
+class Change(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What others committed; a listener may be told of more than that, never of less.
+
+    Attributes:
+        due: runs are due that any engine may take.
+        outside: facts were appended to runs from outside of their engines.
+        runs: ids of runs about which something changed that who waits for them may want to know.
+        anything: what it is, is not known, or all of it concerns everybody: everything has to be looked at.
+    """
+
+    due: bool = False
+    outside: bool = False
+    runs: tuple[str, ...] = ()
+    anything: bool = False
+
+    def __or__(self, other: Change) -> Change:
+        if self.anything or other.anything:
+            return ANYTHING
+        return Change(self.due or other.due, self.outside or other.outside, (*self.runs, *other.runs))
+
+
+ANYTHING = Change(anything=True)
+
+
+def all_of(changes: Iterable[Change | None]) -> Change | None:
+    """All of them as one; None if there are none."""
+    found = [change for change in changes if change is not None]
+    return reduce(Change.__or__, found) if found else None
+
+
+def change_of(append: Append) -> Change | None:
+    """What others have to know of an append soon: the engine of its run, one that is free, or who waits for its end.
+
+    An owner's own progress is nobody else's business until the run rests or ends, nor is a run that its submitter goes
+    on with. What is due later is found by looking, which every engine does once a second [R-7]. What an append passes
+    on to other runs, as a slot, the store tells besides.
+    """
+    state, new = append.index, append.new
+    if new is None and append.token == 0:
+        return Change(due=state is not None, outside=True, runs=(append.run_id,))
+    if state is None or state.worker:
+        return None
+    if state.status == "ready":
+        if state.due_us is not None and state.due_us >= append.at_us + LATER_US:
+            return None
+        if state.due_us is None or state.permits:
+            return ANYTHING  # it waits for others, who have to know
+    if new is None:
+        return Change(due=state.due_us is not None, runs=(append.run_id,))
+    if new.waits or new.entrances or append.permits:
+        return ANYTHING
+    return Change(due=state.due_us is not None)
+
+
+__all__ = ["ANYTHING", "LATER_US", "Change", "all_of", "change_of"]
