@@ -31,6 +31,7 @@ from perdure.runtime.line import Line
 from perdure.runtime.loading import projected
 from perdure.runtime.membership import DEFAULT_LEASE_S, Membership
 from perdure.runtime.misfits import wake_misfits
+from perdure.runtime.noticing import Noticer
 from perdure.runtime.operations import AbandonRun, RunOperation
 from perdure.runtime.rebuilding import Mender
 from perdure.runtime.refusing import OnBusy
@@ -103,8 +104,7 @@ class Engine(Client):
         self._watchdog = Watchdog(loop, options.block_limit_s, self._on_blocked)
         self._fatal: asyncio.Future[StoreUnavailable] = loop.create_future()
         self._errands: set[asyncio.Task[None]] = set()
-        self._unseen: Change | None = None
-        self._looking = False
+        self._noticer = Noticer(self._notice, self._spawn, lambda: self._host.stopped)
         self._patrol: asyncio.TimerHandle | None = None
         self._mending: asyncio.TimerHandle | None = None
         self._stopped = self._drained = False
@@ -376,21 +376,14 @@ class Engine(Client):
         self._host.crowded |= any(line.limited for line in self._host.lines.values())  # somebody else's may wait
         if change.due or change.anything:
             self._claimer.due_at(0)
-        if not (change.outside or change.anything):
-            return
-        self._unseen = change if self._unseen is None else self._unseen | change
-        if not self._looking:
-            self._looking = True
-            self._spawn(self._look_for_attention())
+        if change.outside or change.anything:
+            self._noticer.tell(change)
 
-    async def _look_for_attention(self) -> None:
-        """Tell owned runs of facts from other processes."""
-        while self._unseen is not None and not self._host.stopped:
-            change, self._unseen = self._unseen, None
-            await self._insist("facts from outside could not be looked for", partial(self._notice_outside, change))
-        self._looking = False
+    async def _notice(self, change: Change) -> None:
+        await self._insist("facts from outside could not be looked for", partial(self._notice_outside, change))
 
     async def _notice_outside(self, change: Change) -> None:
+        """Tell owned runs of facts from other processes."""
         if change.anything:
             await self._on_holds()
             if (await self._store.waiting_runs()).count:

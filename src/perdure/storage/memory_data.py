@@ -100,8 +100,7 @@ class MemoryData(MemoryHolds):
         self.shared = shared
         self.owner: str | None = None
         self.workers: dict[str, WorkerRow] = {}
-        self.commits = 0
-        self.passed_on = False
+        self.commits, self.passed_on = 0, False
         self._runs: dict[int, MemoryRun] = {}
         self._by_id: dict[str, MemoryRun] = {}
         self._slots: dict[Slot, MemoryRun] = {}
@@ -261,9 +260,7 @@ class MemoryData(MemoryHolds):
         for waiter in self.awaits.ended(run.run_id) if known is None else ():
             other = self._by_id[waiter]
             if other.state is not None and other.state.status == "ready" and not other.state.worker:
-                other.state = replace(other.state, due_us=at_us)
-                self._due[other.locator] = at_us
-                self.passed_on = True
+                self.set_due(other, at_us, other.state.reason)
 
     def _keeps_waiting(self, run_id: str) -> bool:
         """It waits, or will when it is released; one that is invalid may come to do something else."""
