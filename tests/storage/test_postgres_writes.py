@@ -207,7 +207,7 @@ def test_what_goes_in_one_round_trip_overtakes_nothing_of_its_run() -> None:
     assert quick == [jobs[0], jobs[1], jobs[5], jobs[6]]
     assert rest == [jobs[2], jobs[3], jobs[4], jobs[7]]
     group = Single.of(quick)
-    assert (group.steps, group.new, group.ledgers) == ([step, end], [new, FIRST], None)
+    assert (group.steps, group.rests, group.new, group.ledgers) == ([step], [end], [new, FIRST], None)
     assert group.change == Change(due=True, runs=("run-2",))
     assert divide(jobs[:2], lambda job: False) == (jobs[:2], [])
     assert divide(jobs[:2], lambda job: job is jobs[0]) == ([jobs[1]], [jobs[0]])

@@ -49,25 +49,28 @@ APPEND = _NEXT.format(sent=f"{unnest(APPEND_KINDS)} s ({_APPEND_COLUMNS})")
 """Appends that change no index row."""
 _ASSIGNED = ", ".join(f"{name} = s.{'owner_token' if name == 'token' else name}" for name in STATE)
 _TERMINAL = "s.status IN ('succeeded', 'failed', 'canceled')"
-
-
-APPEND_WITH_STATE = f"""
+_INSERTED = f"""
     WITH sent AS (
         SELECT * FROM {unnest(STATE_KINDS)} s ({_APPEND_COLUMNS}, {STATE_COLUMNS.replace("token", "owner_token")})
-    ), j AS ({_NEXT.format(sent="sent s")}),
-    written AS (
-        UPDATE @run r SET {_ASSIGNED}, attention = false, awaiting = NULL, limited = false,
-            ended_us = CASE WHEN {_TERMINAL} THEN s.at_us ELSE r.ended_us END,
-            slot_held = r.slot_held AND (r.slot_once OR NOT {_TERMINAL})
-        FROM (SELECT sent.* FROM sent JOIN j ON j.run = sent.run WHERE sent.status IS NOT NULL ORDER BY sent.run) s
-        WHERE r.n = s.run AND (s.token > 0 OR r.worker IS NULL)
-    ), told AS (
+    ), j AS ({_NEXT.format(sent="sent s")})
+"""
+_UPDATE = f"""
+    UPDATE @run r SET {_ASSIGNED}, attention = false, awaiting = NULL, limited = false,
+        ended_us = CASE WHEN {_TERMINAL} THEN s.at_us ELSE r.ended_us END,
+        slot_held = r.slot_held AND (r.slot_once OR NOT {_TERMINAL})
+    FROM (SELECT sent.* FROM sent JOIN j ON j.run = sent.run WHERE sent.status IS NOT NULL ORDER BY sent.run) s
+    WHERE r.n = s.run
+"""
+APPEND_WITH_STATE = f"""
+    {_INSERTED}, written AS ({_UPDATE} AND (s.token > 0 OR r.worker IS NULL)), told AS (
         UPDATE @run r SET attention = true FROM sent s JOIN j ON j.run = s.run
         WHERE r.n = s.run AND s.token = 0 AND {OWNED}
     )
     SELECT run FROM j
 """
 """Where some appends change an index row, or call its owner."""
+RESTS = f"{_INSERTED} {_UPDATE} RETURNING r.n"
+"""Where all are their owners', and all change their index rows."""
 SUBMIT = f"""
     WITH sent AS (
         SELECT * FROM {unnest(SUBMIT_KINDS)} WITH ORDINALITY
@@ -88,6 +91,11 @@ SUBMIT = f"""
 def append_values(appends: Sequence[Append], worker: str) -> list[Packed | str]:
     """Values of `APPEND`."""
     return [*_next_arrays(appends), worker, worker]
+
+
+def rest_values(appends: Sequence[Append], worker: str) -> list[Packed | str]:
+    """Values of `RESTS`."""
+    return [*_next_arrays(appends), *state_arrays([append.index for append in appends]), worker, worker]
 
 
 def steps_statement(appends: Sequence[Append], values: list[Packed | str]) -> tuple[str, list[Packed | str]]:

@@ -49,23 +49,24 @@ def _new_run(told: str) -> str:
     """
 
 
-_STEP_WITH_STATE, _STEP_TOLD = map(_with_state, ("", _TELLING))
+_REST, _REST_TOLD = map(_with_state, ("", _TELLING))
 _NEW_RUN, _NEW_RUN_TOLD = map(_new_run, ("", _TELLING))
 
 
-def step(append: Append, worker: str, told: tuple[str, ...]) -> Statement:
-    """An append of the worker that has the run; answers with the run's number if it was written.
+def step(append: Append, worker: str) -> Statement:
+    """An append of the worker that has the run; answers with the run's number if it was written."""
+    return _STEP, _next(append, worker)
+
+
+def rest(append: Append, state: IndexState, worker: str, told: tuple[str, ...]) -> Statement:
+    """The same with an index state.
 
     Args:
-        told: channel and text of a notification, or nothing. Only an append with an index state is news.
+        told: channel and text of a notification, or nothing.
     """
-    before = (append.prev_seq, append.prev_hash, append.token)
-    values = (append.locator, *_facts(append), *before, worker, worker)
-    state = append.index
-    if state is None:
-        return _STEP, values
     ended = state.status in TERMINAL
-    return _STEP_TOLD if told else _STEP_WITH_STATE, (*values, *state_values(state), ended, ended, *told)
+    values = (*_next(append, worker), *state_values(state), ended, ended, *told)
+    return _REST_TOLD if told else _REST, values
 
 
 def new_run(append: Append, new: NewRun, state: IndexState, worker: str, told: tuple[str, ...]) -> Statement:
@@ -73,6 +74,11 @@ def new_run(append: Append, new: NewRun, state: IndexState, worker: str, told: t
     row = new_values(new, slot_held=new.slot_key is not None)
     values = (*row, *state_values(state), state.token == 0, worker, worker, *_facts(append), *told)
     return _NEW_RUN_TOLD if told else _NEW_RUN, values
+
+
+def _next(append: Append, worker: str) -> tuple[WireValue, ...]:
+    before = (append.prev_seq, append.prev_hash, append.token)
+    return append.locator, *_facts(append), *before, worker, worker
 
 
 def _facts(append: Append) -> tuple[WireValue, ...]:

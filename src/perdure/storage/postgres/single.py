@@ -18,7 +18,7 @@ from perdure.ports.store import Append, AppendResult, Change, Committed
 from perdure.storage.postgres import lone
 from perdure.storage.postgres.entries import Entry, told
 from perdure.storage.postgres.group import is_plain
-from perdure.storage.postgres.inserts import SUBMIT, append_values, new_run_values, steps_statement
+from perdure.storage.postgres.inserts import APPEND, RESTS, SUBMIT, append_values, new_run_values, rest_values
 from perdure.storage.postgres.jobs import Job, Work
 from perdure.storage.postgres.packed import Packed
 from perdure.storage.postgres.place import Place
@@ -71,13 +71,15 @@ class Single(msgspec.Struct, frozen=True, gc=False):
     """A group that goes in one round trip.
 
     Attributes:
-        steps: appends to known runs, each run once.
+        steps: appends to known runs, each run once, that change no index row.
+        rests: those that do, because their runs rest, end, or are claimed.
         new: new runs, each once.
         ledgers: values of `INSERT_LEDGERS`, if there are any.
         change: what others have to hear of it.
     """
 
     steps: list[Append]
+    rests: list[Append]
     new: list[Append]
     ledgers: list[Packed] | None
     change: Change | None
@@ -87,7 +89,8 @@ class Single(msgspec.Struct, frozen=True, gc=False):
         """The group of such jobs."""
         entries = [job[1] for job in jobs if type(job[1]) is Append]
         return cls(
-            [entry for entry in entries if entry.new is None],
+            [entry for entry in entries if entry.new is None and entry.index is None],
+            [entry for entry in entries if entry.new is None and entry.index is not None],
             [entry for entry in entries if entry.new is not None],
             ledger_values([entry.index for entry in entries if entry.index is not None]),
             told(entries),
@@ -103,11 +106,15 @@ def statements(group: Single, worker: str, place: Place, teller: str) -> list[St
     """
     said: list[Statement] = [] if group.ledgers is None else [(INSERT_LEDGERS, group.ledgers)]
     told = () if group.change is None else (place.channel, written(teller, group.change))
-    alone = len(group.steps) + len(group.new) == 1
+    alone = len(group.steps) + len(group.rests) + len(group.new) == 1
     if len(group.steps) == 1:
-        said.append(lone.step(group.steps[0], worker, told if alone else ()))
+        said.append(lone.step(group.steps[0], worker))
     elif group.steps:
-        said.append(steps_statement(group.steps, append_values(group.steps, worker)))
+        said.append((APPEND, append_values(group.steps, worker)))
+    if len(group.rests) == 1 and (state := group.rests[0].index) is not None:
+        said.append(lone.rest(group.rests[0], state, worker, told if alone else ()))
+    elif group.rests:
+        said.append((RESTS, rest_values(group.rests, worker)))
     if len(group.new) == 1 and (new := group.new[0].new) is not None and (state := group.new[0].index) is not None:
         said.append(lone.new_run(group.new[0], new, state, worker, told if alone else ()))
     elif group.new:
@@ -120,16 +127,16 @@ def statements(group: Single, worker: str, place: Place, teller: str) -> list[St
 def results(group: Single, answers: Sequence[PGresult]) -> dict[str, AppendResult]:
     """By run, those that were committed. Who is not among them inserted nothing, and has to learn why."""
     committed: dict[str, AppendResult] = {}
-    left = list(answers if group.ledgers is None else answers[1:])
-    if group.steps:
-        found = left.pop(0)
-        if found.ntuples == len(group.steps):
-            committed = {append.run_id: Committed(append.locator) for append in group.steps}
+    left = iter(answers if group.ledgers is None else answers[1:])
+    for sent in filter(None, (group.steps, group.rests)):
+        found = next(left)
+        if found.ntuples == len(sent):
+            committed.update([(append.run_id, Committed(append.locator)) for append in sent])
         else:
             won = {_number(found, at, 0) for at in range(found.ntuples)}
-            committed = {a.run_id: Committed(a.locator) for a in group.steps if a.locator in won}
+            committed.update([(a.run_id, Committed(a.locator)) for a in sent if a.locator in won])
     if group.new:
-        found = left.pop(0)
+        found = next(left)
         for at in range(found.ntuples):
             committed[(found.get_value(at, 0) or b"").decode()] = Committed(_number(found, at, 1))
     return committed
