@@ -28,6 +28,11 @@ class Change(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     runs: tuple[str, ...] = ()
     anything: bool = False
 
+    @property
+    def urgent(self) -> bool:
+        """Somebody has to act on it, whether or not anybody waits for one of the runs."""
+        return self.due or self.outside or self.anything
+
     def __or__(self, other: Change) -> Change:
         if self.anything or other.anything:
             return ANYTHING

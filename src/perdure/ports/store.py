@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from perdure.ports.changes import ANYTHING, Change
@@ -260,6 +261,12 @@ class Store(LimitStore, RestStore, IndexStore, Protocol):
         somebody else has to act on.
 
         A store that can only look whether its server did anything may call for its own commits, too.
+        """
+        ...
+
+    def attending(self) -> AbstractAsyncContextManager[None]:
+        """While this is entered, runs that rest or end in other processes are told to `on_change`; otherwise a store
+        may tell nobody of them. Whoever reads a run inside of it hears of what comes afterwards.
         """
         ...
 

@@ -158,11 +158,14 @@ class Client(Submitter, Schedules, Lister):
         while True:
             waiter = self._waiters.register(run_id)
             try:
-                if not self._is_live(run_id):
-                    result = await self._result_now(run_id)
-                    if result is not None:
-                        return result
-                ended = await waiter
+                if self._is_live(run_id):
+                    ended = await waiter
+                else:
+                    async with self._store.attending():
+                        result = await self._result_now(run_id)
+                        if result is not None:
+                            return result
+                        ended = await waiter
             finally:
                 self._waiters.forget(run_id, waiter)
             if ended is not None and ended.submitted is not None:
@@ -198,13 +201,14 @@ class Client(Submitter, Schedules, Lister):
         while True:
             waiter = self._waiters.register(run_id, every_step=True)
             try:
-                info = await self.info(run_id)
-                if info != last:
-                    yield info
-                last = info
-                if info.ended:
-                    return
-                await waiter
+                async with self._store.attending():
+                    info = await self.info(run_id)
+                    if info != last:
+                        yield info
+                    last = info
+                    if info.ended:
+                        return
+                    await waiter
             finally:
                 self._waiters.forget(run_id, waiter)
 

@@ -6,7 +6,8 @@ next one, which is when they become durable (as durable as this object is). Noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -142,6 +143,14 @@ class MemoryStore(MemoryLost):
 
     def on_change(self, listener: Callable[[Change], None], /) -> None:
         self._change.append(listener)
+
+    @asynccontextmanager
+    async def attending(self) -> AsyncGenerator[None]:
+        self._attending += 1
+        try:
+            yield
+        finally:
+            self._attending -= 1
 
     def on_trouble(self, listener: Callable[[Trouble], None], /) -> None:
         """Nothing can go wrong here."""

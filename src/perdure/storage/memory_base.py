@@ -36,6 +36,7 @@ class MemoryBase:
         self._queue: list[tuple[Callable[[], None], Change | None]] = []
         self._futures: list[asyncio.Future[Any]] = []
         self._change: list[Callable[[Change], None]] = []
+        self._attending = 0
         self._last_tenant: Tenancy = ("", "")
 
     # --- life
@@ -139,6 +140,6 @@ class MemoryBase:
 
     def changed(self, change: Change) -> None:
         """Another store on the same data committed: tell the listeners on their loop, after this turn of it."""
-        if self._loop is not None:
+        if self._loop is not None and (change.urgent or self._attending):
             for listener in self._change:
                 self._loop.call_soon_threadsafe(listener, change)

@@ -25,13 +25,17 @@ class Listener:
         ident: our own notifications carry it, and are no news.
         readers: one of these sends a notification to oneself.
         heard: called on the loop.
+        back: called when it hears again, after it did not; before `heard`.
     """
 
-    def __init__(self, place: Place, ident: str, readers: Readers, heard: Callable[[Change], None]) -> None:
+    def __init__(
+        self, place: Place, ident: str, readers: Readers, heard: Callable[[Change], None], back: Callable[[], None]
+    ) -> None:
         self._place = place
         self._ident = ident
         self._readers = readers
         self._heard = heard
+        self._back = back
         self._session: Session | None = None
         self._task: asyncio.Task[None] | None = None
         self._up = asyncio.Event()
@@ -79,6 +83,7 @@ class Listener:
 
     def _is_up(self) -> None:
         if self._up.is_set():
+            self._back()
             self._heard(ANYTHING)  # back again: who knows what was missed
         self._up.set()
 

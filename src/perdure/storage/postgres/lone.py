@@ -11,6 +11,7 @@ from perdure.ports.store import TERMINAL, Append, IndexState, NewRun
 from perdure.storage.postgres.inserts import APPEND_KINDS, FIRST_KINDS, FITS, LATER_KINDS, NEXT_COLUMNS
 from perdure.storage.postgres.packed import Packed
 from perdure.storage.postgres.rows import NEW_COLUMNS, STATE, STATE_COLUMNS, new_values, state_values
+from perdure.storage.postgres.telling import ALL, NOBODY, WHO_WAITS
 from perdure.storage.postgres.wire import Statement, WireValue
 from perdure.storage.postgres.workers import ALIVE
 
@@ -25,7 +26,6 @@ _STEP = f"""
     WHERE {FITS} AND {ALIVE} ON CONFLICT DO NOTHING RETURNING run
 """
 _ASSIGNED = ", ".join(f"{name} = %s::{kind.name}" for name, kind in STATE.items())
-_TELLING = ", pg_notify(%s, %s)"
 
 
 def _with_state(told: str) -> str:
@@ -49,8 +49,9 @@ def _new_run(told: str) -> str:
     """
 
 
-_REST, _REST_TOLD = map(_with_state, ("", _TELLING))
-_NEW_RUN, _NEW_RUN_TOLD = map(_new_run, ("", _TELLING))
+_TOLD = {news: f", {news}" if news else "" for news in (NOBODY, WHO_WAITS, ALL)}
+_REST = {news: _with_state(told) for news, told in _TOLD.items()}
+_NEW_RUN = {news: _new_run(told) for news, told in _TOLD.items()}
 
 
 def step(append: Append, worker: str) -> Statement:
@@ -58,22 +59,22 @@ def step(append: Append, worker: str) -> Statement:
     return _STEP, _next(append, worker)
 
 
-def rest(append: Append, state: IndexState, worker: str, told: tuple[str, ...]) -> Statement:
+def rest(append: Append, state: IndexState, worker: str, news: str, told: tuple[str, ...]) -> Statement:
     """The same with an index state.
 
     Args:
-        told: channel and text of a notification, or nothing.
+        news, told: see `telling.news`.
     """
     ended = state.status in TERMINAL
     values = (*_next(append, worker), *state_values(state), ended, ended, *told)
-    return _REST_TOLD if told else _REST, values
+    return _REST[news], values
 
 
-def new_run(append: Append, new: NewRun, state: IndexState, worker: str, told: tuple[str, ...]) -> Statement:
+def new_run(append: Append, new: NewRun, state: IndexState, worker: str, news: str, told: tuple[str, ...]) -> Statement:
     """A new run that nothing but its slot decides about; answers with its id and number if it was written."""
     row = new_values(new, slot_held=new.slot_key is not None)
     values = (*row, *state_values(state), state.token == 0, worker, worker, *_facts(append), *told)
-    return _NEW_RUN_TOLD if told else _NEW_RUN, values
+    return _NEW_RUN[news], values
 
 
 def _next(append: Append, worker: str) -> tuple[WireValue, ...]:

@@ -12,6 +12,7 @@ import psycopg
 from perdure.errors import StoreUnavailable, StoreUnusable
 from perdure.storage import listing
 from perdure.storage.postgres import choosing, entrances, limit_tables, mutexes
+from perdure.storage.postgres.attending import TABLE
 from perdure.storage.postgres.listing import IN_INDEX, WAITING, WAITS_FOR
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.session import Session
@@ -179,6 +180,8 @@ _TABLES = (
     )
     """,
     "CREATE INDEX submission_key_expires ON @submission_key (expires_us)",
+    # Who waits for runs that other processes have.
+    TABLE,
     # Runs whose index row was removed while their journal stayed [J-11].
     'CREATE TABLE @stray (run bigint PRIMARY KEY, id text COLLATE "C" NOT NULL, worker text COLLATE "C" NOT NULL)',
     "CREATE INDEX stray_id ON @stray (id)",

@@ -15,7 +15,7 @@ import msgspec
 from psycopg.pq.abc import PGresult
 
 from perdure.ports.store import Append, AppendResult, Change, Committed
-from perdure.storage.postgres import lone
+from perdure.storage.postgres import lone, telling
 from perdure.storage.postgres.entries import Entry, told
 from perdure.storage.postgres.group import is_plain
 from perdure.storage.postgres.inserts import APPEND, RESTS, SUBMIT, append_values, new_run_values, rest_values
@@ -23,10 +23,7 @@ from perdure.storage.postgres.jobs import Job, Work
 from perdure.storage.postgres.packed import Packed
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.rows import INSERT_LEDGERS, ledger_values
-from perdure.storage.postgres.telling import written
 from perdure.storage.postgres.wire import Statement
-
-_TELL = "SELECT pg_notify(%s, %s)"
 
 
 def divide(jobs: Sequence[Job], aside: Callable[[Job], bool]) -> tuple[list[Job], list[Job]]:
@@ -105,22 +102,23 @@ def statements(group: Single, worker: str, place: Place, teller: str) -> list[St
         teller: in whose name others are told, where they have to be.
     """
     said: list[Statement] = [] if group.ledgers is None else [(INSERT_LEDGERS, group.ledgers)]
-    told = () if group.change is None else (place.channel, written(teller, group.change))
     alone = len(group.steps) + len(group.rests) + len(group.new) == 1
+    news, told = telling.news(group.change, place.channel, teller)
+    also = (news, told) if alone else (telling.NOBODY, ())
     if len(group.steps) == 1:
         said.append(lone.step(group.steps[0], worker))
     elif group.steps:
         said.append((APPEND, append_values(group.steps, worker)))
     if len(group.rests) == 1 and (state := group.rests[0].index) is not None:
-        said.append(lone.rest(group.rests[0], state, worker, told if alone else ()))
+        said.append(lone.rest(group.rests[0], state, worker, *also))
     elif group.rests:
         said.append((RESTS, rest_values(group.rests, worker)))
     if len(group.new) == 1 and (new := group.new[0].new) is not None and (state := group.new[0].index) is not None:
-        said.append(lone.new_run(group.new[0], new, state, worker, told if alone else ()))
+        said.append(lone.new_run(group.new[0], new, state, worker, *also))
     elif group.new:
         said.append((SUBMIT, new_run_values(group.new, worker)))
-    if told and not alone:
-        said.append((_TELL, told))
+    if news and not alone:
+        said.append((f"SELECT {news}", told))
     return said
 
 

@@ -7,6 +7,7 @@ import math
 import os
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import TypeVar
 
@@ -55,6 +56,7 @@ from perdure.storage.postgres import (
     turns,
     workers,
 )
+from perdure.storage.postgres.attending import Attendance
 from perdure.storage.postgres.entries import PutSnapshot, SetIndex
 from perdure.storage.postgres.indexing import LostRows
 from perdure.storage.postgres.jobs import Job, Work
@@ -90,6 +92,7 @@ class PostgresStore(LostRows):
         self._readers: Readers | None = None
         self._transactions: Transactions | None = None
         self._listener: Listener | None = None
+        self._attendance: Attendance | None = None
         self._starting: asyncio.Task[None] | None = None
         self._closed: asyncio.Task[None] | None = None
         self._picker = Picker(place.key("pick"))
@@ -107,7 +110,8 @@ class PostgresStore(LostRows):
         self._worker = ""
         session = await Session.connect(self.place)
         readers = Readers(self.place)
-        listener = Listener(self.place, self._ident, readers, self._tell_change)
+        attendance = Attendance(self._ident, readers, self._tell_change)
+        listener = Listener(self.place, self._ident, readers, self._tell_change, attendance.forgotten)
         self._engine = owner is not None
         try:
             if self._engine:  # it connects, and so does who sends its probe, while the tables are looked at
@@ -125,7 +129,7 @@ class PostgresStore(LostRows):
         self._loop = asyncio.get_running_loop()
         patience_s = math.inf if self._engine else self.place.answer_s
         self._writer = Writer(self.place, session, self._name, self._ident, self._tell_trouble, patience_s)
-        self._readers, self._listener = readers, listener
+        self._readers, self._listener, self._attendance = readers, listener, attendance
         self._transactions = Transactions(self.place, self._name, self._ident, readers, self._tell_trouble)
         self._closed = self._starting = None
         self._refusal = None
@@ -146,6 +150,8 @@ class PostgresStore(LostRows):
             self._transactions.abort()
         if self._listener is not None:
             self._listener.stop()
+        if self._attendance is not None:
+            self._attendance.stop()
         if self._readers is not None:
             self._readers.hasten()
         await writer.close()
@@ -164,6 +170,8 @@ class PostgresStore(LostRows):
             self._listener.stop()
         if self._transactions is not None:
             self._transactions.abort()
+        if self._attendance is not None:
+            self._attendance.stop()
         if self._readers is not None:
             self._readers.abort()
         self._let_go()
@@ -172,7 +180,7 @@ class PostgresStore(LostRows):
         _open_stores.discard(self)
         if self._starting is not None:
             self._starting.cancel()
-        self._writer = self._readers = self._listener = self._transactions = None
+        self._writer = self._readers = self._listener = self._attendance = self._transactions = None
 
     def forked(self) -> None:
         """In a forked child: nothing of this store may be used or closed there."""
@@ -249,6 +257,10 @@ class PostgresStore(LostRows):
             starting = self._loop.create_task(self._listener.start())
             starting.add_done_callback(lambda task: None if task.cancelled() else self._tell_change(ANYTHING))
             self._starting = starting
+
+    def attending(self) -> AbstractAsyncContextManager[None]:
+        self._live_loop()
+        return nullcontext() if self._attendance is None or self.place.pooler else self._attendance.attending()
 
     def on_trouble(self, listener: Callable[[Trouble], None], /) -> None:
         self._trouble.append(listener)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from perdure.ports.store import ANYTHING, Change
+from perdure.storage.postgres.attending import ANYBODY
 
 MOST = 7_000
 """Bytes. The server takes 8,000; what is longer says that it may be anything."""
 
+NOBODY, WHO_WAITS, ALL = "", f"CASE WHEN {ANYBODY} THEN pg_notify(%s, %s) END", "pg_notify(%s, %s)"
+"""What a statement says besides, with channel and text as values: to whoever waits for runs, if anybody does, or to
+all."""
 TOLD = "PERFORM pg_notify(left('perdure_' || btrim('@', '\".'), 63), '');"
 """In a function of the server: others have to look, and so have we."""
 
@@ -25,6 +29,13 @@ def written(teller: str, change: Change) -> str:
         return teller
     text = msgspec.json.encode(change).decode()
     return f"{teller} {text}" if len(text) < MOST and text.isascii() else teller
+
+
+def news(change: Change | None, channel: str, teller: str) -> tuple[str, tuple[str, ...]]:
+    """To whom a change is told, and the values for that."""
+    if change is None:
+        return NOBODY, ()
+    return ALL if change.urgent else WHO_WAITS, (channel, written(teller, change))
 
 
 def read(payload: str, ident: str) -> Change | None:

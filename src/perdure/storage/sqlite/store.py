@@ -7,6 +7,7 @@ import os
 import sqlite3
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import TypeVar
 
@@ -244,6 +245,9 @@ class SqliteStore(LostRows):
         self._change.append(listener)
         if self._writer is not None:
             self._writer.watch()
+
+    def attending(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
     def on_trouble(self, listener: Callable[[Trouble], None], /) -> None:
         self._trouble.append(listener)

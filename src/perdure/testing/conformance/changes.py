@@ -70,18 +70,19 @@ async def who_waits_is_told_of_ends(lab: Lab) -> None:
     drafts = [await claimed(engine, f"run-{number}") for number in range(200)]
     ear = Ear(client)
     appends = [draft.next(token=1, index=ENDED, at_us=T0 + 50) for draft in drafts]
-    for draft, append, answer in zip(drafts, appends, [engine.append(append) for append in appends], strict=True):
-        draft.accept(append, await answer)
     told: set[str] = set()
 
     def all_told(change: Change) -> bool:
         told.update(change.runs)
         return len(told) == len(drafts)
 
-    await ear.hears("200 ends", all_told)
-    alone = await claimed(engine, "alone")
-    await put(engine, alone, alone.next(token=1, index=ENDED, at_us=T0 + 60))
-    await ear.hears("an end", lambda change: "alone" in change.runs)
+    async with client.attending():
+        for draft, append, answer in zip(drafts, appends, [engine.append(append) for append in appends], strict=True):
+            draft.accept(append, await answer)
+        await ear.hears("200 ends", all_told)
+        alone = await claimed(engine, "alone")
+        await put(engine, alone, alone.next(token=1, index=ENDED, at_us=T0 + 60))
+        await ear.hears("an end", lambda change: "alone" in change.runs)
 
 
 @check

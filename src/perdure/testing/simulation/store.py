@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
 from perdure.core.journal import NewerJournal
@@ -296,6 +297,9 @@ class FaultyStore(FaultyLists):
     def _if_alive(self, listener: Callable[[Change], None], change: Change) -> None:
         if self._alive:
             listener(change)
+
+    def attending(self) -> AbstractAsyncContextManager[None]:
+        return self._inner.attending()
 
     def on_trouble(self, listener: Callable[[Trouble], None], /) -> None:
         self._trouble.append(listener)
