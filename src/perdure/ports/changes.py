@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import reduce
 
 import msgspec
 
@@ -33,11 +32,6 @@ class Change(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         """Somebody has to act on it, whether or not anybody waits for one of the runs."""
         return self.due or self.outside or self.anything
 
-    def __or__(self, other: Change) -> Change:
-        if self.anything or other.anything:
-            return ANYTHING
-        return Change(self.due or other.due, self.outside or other.outside, (*self.runs, *other.runs))
-
 
 ANYTHING = Change(anything=True)
 
@@ -45,7 +39,12 @@ ANYTHING = Change(anything=True)
 def all_of(changes: Iterable[Change | None]) -> Change | None:
     """All of them as one; None if there are none."""
     found = [change for change in changes if change is not None]
-    return reduce(Change.__or__, found) if found else None
+    if len(found) < 2:
+        return found[0] if found else None
+    if any(change.anything for change in found):
+        return ANYTHING
+    runs = tuple([run_id for change in found for run_id in change.runs])
+    return Change(any(change.due for change in found), any(change.outside for change in found), runs)
 
 
 def change_of(append: Append) -> Change | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
 
-from perdure.ports.store import Change
+from perdure.ports.changes import Change, all_of
 
 
 class Noticer:
@@ -30,7 +30,7 @@ class Noticer:
 
     def tell(self, change: Change) -> None:
         """Others committed that."""
-        self._unseen = change if self._unseen is None else self._unseen | change
+        self._unseen = all_of((self._unseen, change))
         if not self._looking:
             self._looking = True
             self._spawn(self._look_at_all())

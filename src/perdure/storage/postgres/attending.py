@@ -60,9 +60,7 @@ class Attendance:
         self._waiting += 1
         try:
             if self._loop.time() >= self._until_s:
-                self._come()
-                if self._coming is not None:
-                    await asyncio.shield(self._coming)
+                await asyncio.wait([self._come()])
             yield
         finally:
             self._waiting -= 1
@@ -70,8 +68,7 @@ class Attendance:
     def forgotten(self) -> None:
         """The server may have lost the row."""
         self._until_s = 0.0
-        if self._waiting:
-            self._come()
+        self._renew()
 
     def stop(self) -> None:
         """Nobody waits any more."""
@@ -80,9 +77,11 @@ class Attendance:
         if self._coming is not None:
             self._coming.cancel()
 
-    def _come(self) -> None:
-        if self._coming is None:
-            self._coming = self._loop.create_task(self._write())
+    def _come(self) -> asyncio.Task[None]:
+        task = self._coming
+        if task is None:
+            task = self._coming = self._loop.create_task(self._write())
+        return task
 
     async def _write(self) -> None:
         if self._timer is not None:
@@ -106,9 +105,8 @@ class Attendance:
         self._timer = self._loop.call_later(again_s, self._renew)
 
     def _renew(self) -> None:
-        self._timer = None
-        if self._waiting:
-            self._come()
+        if self._waiting and self._coming is None:
+            self._coming = self._loop.create_task(self._write())
 
     def _look(self) -> None:
         if self._waiting:
