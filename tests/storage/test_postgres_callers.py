@@ -9,11 +9,12 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 from psycopg.rows import TupleRow
 
 from perdure.errors import StoreUnavailable
 from perdure.ports.store import Committed, IndexState, Snapshot
-from perdure.testing.conformance.lab import T0, Draft, claimed, expect_journal, owned, put, submitted
+from perdure.testing.conformance.lab import READY, T0, Draft, claimed, expect_journal, loaded, owned, put, submitted
 from tests.postgres import PostgresServer
 from tests.storage.helpers import soon
 from tests.storage.test_postgres_faults import Troubles, opened
@@ -88,6 +89,23 @@ async def test_sweeps_wait_aside(postgres: PostgresServer) -> None:
         await caller.rollback()
         assert await soon(sweep) == 2
         assert isinstance(await soon(store.append(draft.next(token=1))), Committed)
+
+
+async def test_the_sweep_of_slots_waits_for_no_holder(postgres: PostgresServer) -> None:
+    """R-16: slots that are taken stay as they are, however many runs wait: their holders are neither waited for, nor
+    kept from going on meanwhile; slots that nobody has are passed on."""
+    url = postgres.url()
+    async with opened(url, "w1") as store, outside(url) as caller:
+        taken = await claimed(store, "run-a", slot="s")
+        free = await claimed(store, "run-b", slot="t")
+        for slot in ("s", "t"):
+            waiting = Draft(f"run-{slot}", slot=slot, input='"another"')
+            waiting.new = replace(waiting.new, waits="queue")
+            await put(store, waiting, waiting.submit(replace(READY, due_us=None)))
+        row = (await loaded(store, free)).row
+        await store.restore_index(free.locator, row.run, row.state, None, slot_held=False)
+        await caller.execute("SELECT 1 FROM run WHERE n = %s FOR UPDATE", (taken.locator,))
+        assert await soon(store.grant_slots(T0 + 5)) == 1
 
 
 async def test_closing_does_not_wait_for_a_caller(postgres: PostgresServer) -> None:

@@ -11,6 +11,12 @@ _HOLDER = """
     SELECT n FROM @run WHERE slot_key = %(slot)s AND pipeline = %(pipeline)s AND tenant = %(tenant)s AND slot_held
 """
 _GRANT = f"{grant('%(slot)s', '%(pipeline)s', '%(tenant)s', '%(now)s')} AND NOT EXISTS ({_HOLDER})"
+_FREE = f"""
+    SELECT DISTINCT slot_key, pipeline, tenant FROM @run w WHERE {WAITING} AND NOT EXISTS (
+        SELECT 1 FROM @run h WHERE h.slot_key = w.slot_key AND h.pipeline = w.pipeline AND h.tenant = w.tenant
+        AND h.slot_held)
+    ORDER BY 1, 2, 3
+"""
 _SUPERSEDED = f"""
     WITH last AS (SELECT slot_key, pipeline, tenant, max(n) AS n FROM @run
                   WHERE {WAITING} AND waits = 'replace' AND NOT canceling GROUP BY 1, 2, 3)
@@ -36,12 +42,12 @@ async def grant_slot(session: Statements, slot_key: str, pipeline: str, tenant: 
 
 
 async def grant_slots(session: Session, now_us: int) -> int:
-    """See the port."""
-    waited_for = await session.rows(
-        f"SELECT DISTINCT slot_key, pipeline, tenant FROM @run WHERE {WAITING} ORDER BY 1, 2, 3"
-    )
+    """See the port.
+
+    Slots that somebody holds are left alone, and their holders unlocked: whoever ends sees who waits.
+    """
     granted = 0
-    for slot_key, pipeline, tenant in waited_for:
+    for slot_key, pipeline, tenant in await session.rows(_FREE):
         granted += await grant_slot(session, slot_key, pipeline, tenant, now_us)
     await session.run(
         f"UPDATE @run SET due_us = nullif(deadline_us, 0) WHERE {WAITING} AND due_us IS NOT NULL AND worker IS NULL "
