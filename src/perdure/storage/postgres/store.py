@@ -106,8 +106,7 @@ class PostgresStore(LostRows):
         return True
 
     async def open(self, *, owner: str | None) -> None:
-        self._ident = os.urandom(8).hex()
-        self._worker = ""
+        self._ident, self._worker = os.urandom(8).hex(), ""
         session = await Session.connect(self.place)
         readers = Readers(self.place)
         attendance = Attendance(self._ident, readers, self._tell_change)
@@ -131,8 +130,7 @@ class PostgresStore(LostRows):
         self._writer = Writer(self.place, session, self._name, self._ident, self._tell_trouble, patience_s)
         self._readers, self._listener, self._attendance = readers, listener, attendance
         self._transactions = Transactions(self.place, self._name, self._ident, readers, self._tell_trouble)
-        self._closed = self._starting = None
-        self._refusal = None
+        self._closed = self._starting = self._refusal = None
         _open_stores.add(self)
         if self._change and not self._engine:
             self._listen()
@@ -146,12 +144,7 @@ class PostgresStore(LostRows):
             await asyncio.shield(self._closed)
 
     async def _close(self, writer: Writer) -> None:
-        if self._transactions is not None:
-            self._transactions.abort()
-        if self._listener is not None:
-            self._listener.stop()
-        if self._attendance is not None:
-            self._attendance.stop()
+        self._stop()
         if self._readers is not None:
             self._readers.hasten()
         await writer.close()
@@ -166,15 +159,18 @@ class PostgresStore(LostRows):
             return
         self._refusal = StoreUnavailable(f"the store {self.place.shown} was aborted")
         self._writer.abort()
-        if self._listener is not None:
-            self._listener.stop()
-        if self._transactions is not None:
-            self._transactions.abort()
-        if self._attendance is not None:
-            self._attendance.stop()
+        self._stop()
         if self._readers is not None:
             self._readers.abort()
         self._let_go()
+
+    def _stop(self) -> None:
+        if self._transactions is not None:
+            self._transactions.abort()
+        if self._listener is not None:
+            self._listener.stop()
+        if self._attendance is not None:
+            self._attendance.stop()
 
     def _let_go(self) -> None:
         _open_stores.discard(self)
@@ -219,16 +215,19 @@ class PostgresStore(LostRows):
             raise self._writer.fatal
         return self._loop
 
+    def _opened(self, part: T | None) -> T:
+        self._live_loop()
+        if part is None:
+            raise StoreUnavailable(f"the store {self.place.shown} is not open")
+        return part
+
     def _write(self, run: Callable[[Session], Awaitable[T]], *, long: bool = False) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self._live_loop().create_future()
         self._enqueue((future, Work(run, long), self._worker))
         return future
 
     def _read(self, query: Callable[[Session], Awaitable[T]]) -> Awaitable[T]:
-        self._live_loop()
-        if self._readers is None:
-            raise StoreUnavailable(f"the store {self.place.shown} is not open")
-        return self._readers.read(query)
+        return self._opened(self._readers).read(query)
 
     # --- transactions of others
 
@@ -237,10 +236,7 @@ class PostgresStore(LostRows):
         return await join(connection, self.place, self._name, self._keep_ledger)
 
     async def begin(self) -> HandlerTransaction:
-        self._live_loop()
-        if self._transactions is None:
-            raise StoreUnavailable(f"the store {self.place.shown} is not open")
-        return await self._transactions.begin()
+        return await self._opened(self._transactions).begin()
 
     async def _keep_ledger(self, state: IndexState) -> None:
         await self._read(lambda s: s.run(INSERT_LEDGERS, ledger_values((state,)) or ()))
@@ -297,10 +293,7 @@ class PostgresStore(LostRows):
         return await self._read(lambda s: turns.next_due_us(s, serving))
 
     async def pick(self, worker: str, now_us: int, limit: int, turn: int, serving: Serving, /) -> Sequence[str]:
-        self._live_loop()
-        if self._readers is None:
-            raise StoreUnavailable(f"the store {self.place.shown} is not open")
-        return await self._picker.pick(self._readers, worker, now_us, limit, turn, serving)
+        return await self._picker.pick(self._opened(self._readers), worker, now_us, limit, turn, serving)
 
     async def unpick(self, worker: str, run_ids: Sequence[str], due_us: int, /) -> int:
         return await self._write(lambda s: turns.unpick(s, worker, run_ids, due_us))
