@@ -43,7 +43,8 @@ def test_rights_that_lack_are_named_and_the_advice_grants_them(
     url = postgres.url(schema=schema, user=role)
     found = checks(cli, url)
     assert found["rights"]["verdict"] == "fail"
-    assert f"{role} lacks USAGE on schema {schema}; SELECT on annotation, bound" in str(found["rights"]["found"])
+    lacks = f"{role} lacks USAGE on schema {schema}; SELECT on annotation, attendant, bound"
+    assert lacks in str(found["rights"]["found"])
     assert "runs" not in found, "nothing was read that may not be read"
     granted = str(found["rights"]["advice"]).partition("writes: ")[2]
     postgres.sql(granted)
