@@ -151,8 +151,9 @@ async def test_a_client_hears_in_time_that_nobody_answers(postgres: PostgresServ
         later = await client.submit(mine, "later", delay=3600)
         await client.info(known.id)
         async with locked(postgres, schema, later.id):  # who cancels it waits beside all others
+            before = set(postgres.sql("SELECT pid FROM pg_stat_activity").split())
             canceling = asyncio.create_task(client.cancel(later.id))
-            await asyncio.to_thread(two_have_waited, postgres)
+            await soon(another_waits(postgres, before))
             hole.swallow()
             with pytest.raises(StoreUnavailable, match="it may have been written all the same"):
                 await soon(canceling)
@@ -181,11 +182,14 @@ async def locked(server: PostgresServer, schema: str, run_id: str) -> AsyncGener
         yield
 
 
-def two_have_waited(server: PostgresServer) -> None:
-    """Return when a second connection waits for a lock: the first one has put the matter aside by then."""
-    seen: set[str] = set()
-    while len(seen) < 2:
-        seen.update(server.sql("SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'").split())
+async def another_waits(server: PostgresServer, before: set[str]) -> None:
+    """Return when a connection that was not there before waits for a lock: the matter has been put aside by then.
+
+    The one that tried it first waits too briefly to be seen for certain.
+    """
+    waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    while before.issuperset((await asyncio.to_thread(server.sql, waiting)).split()):
+        pass
 
 
 @pytest.mark.long

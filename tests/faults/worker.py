@@ -1,4 +1,4 @@
-"""One worker among others, as a process: `python -m tests.faults.worker URL EFFECTS SKEW_S`.
+"""One worker among others, as a process: `python -m tests.faults.worker URL EFFECTS SKEW_S LEASE_S`.
 
 Its clock is off by so many seconds. Every effect is one line in the file: when it began (on the steady clock that all
 processes of a machine share), the worker that began it, the run, the step; and the step is told on its output. Long
@@ -68,8 +68,8 @@ work = Pipeline[str, object, None](
 )
 
 
-async def main(url: str, skew_s: float) -> None:
-    app = App(work.bind(), store=url, lease=LEASE_S)
+async def main(url: str, skew_s: float, lease_s: float) -> None:
+    app = App(work.bind(), store=url, lease=lease_s)
     async with app.engine(system=Skewed(skew_s)) as engine:
         STARTED.append(engine)
         print("up", engine.worker, flush=True)
@@ -79,4 +79,4 @@ async def main(url: str, skew_s: float) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
-    asyncio.run(main(sys.argv[1], float(sys.argv[3])))
+    asyncio.run(main(sys.argv[1], float(sys.argv[3]), float(sys.argv[4])))

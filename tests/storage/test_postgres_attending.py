@@ -14,7 +14,7 @@ from perdure.storage.postgres.telling import read
 from perdure.testing.conformance.lab import ENDED, T0, claimed, put
 from tests.postgres import PostgresServer
 from tests.runtime.lab import app, line
-from tests.storage.helpers import soon
+from tests.storage.helpers import DEADLINE_S, soon
 from tests.storage.test_postgres import opened
 from tests.storage.test_sqlite_tables import only
 
@@ -24,7 +24,7 @@ async def _heard(url: str, con: psycopg.AsyncConnection[tuple[object, ...]]) -> 
     mark = f"mark {secrets.token_hex(4)}"
     await con.execute("SELECT pg_notify(%s, %s)", (Place.of(url).channel, mark))
     heard: list[str] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_S):
         async for notification in con.notifies():
             if notification.payload == mark:
                 break
@@ -34,7 +34,7 @@ async def _heard(url: str, con: psycopg.AsyncConnection[tuple[object, ...]]) -> 
 
 async def _row(postgres: PostgresServer, schema: str) -> None:
     """Wait until somebody's row is there."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE_S):
         count = f"SELECT count(*) FROM {schema}.attendant WHERE until > now()"
         while (await asyncio.to_thread(postgres.sql, count)).strip() != "1":
             pass
