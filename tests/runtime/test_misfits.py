@@ -8,6 +8,8 @@ import pytest
 
 from perdure import AwaitMessage, InvalidRun, Sleep, Succeeded, retired, step
 from perdure.define.step import AnyStep
+from perdure.runtime.registry import deploy
+from perdure.runtime.system import RealSystem
 from perdure.storage.sqlite import SqliteStore
 from perdure.testing.clock import VirtualSystem
 from tests.runtime.lab import Inv, World, app, line, virtually
@@ -76,5 +78,21 @@ async def test_a_deployment_by_hand_tells_them_too(tmp_path: Path) -> None:
         await client.deploy(force=True)
         assert (await client.info(run.id)).due_us is not None
     async with app(new).engine(store=SqliteStore(path)) as engine:
+        await engine.idle()
+        assert (await engine.info(run.id)).status == "invalid"
+
+
+async def test_one_that_was_killed_after_deploying_is_made_up_for(tmp_path: Path) -> None:
+    """R-16: the next engine finds the generation there, and looks all the same."""
+    path = tmp_path / "x.db"
+    old, new = line(before, ask), line(before)
+    async with app(old).engine(store=SqliteStore(path)) as engine:
+        run = await engine.submit(old, "x")
+        await engine.idle()
+    async with app(new).client(store=SqliteStore(path)) as client:
+        await deploy(client.store, RealSystem(), new.id, new.topology, "killed")
+        assert (await client.info(run.id)).due_us is None
+    async with app(new).engine(store=SqliteStore(path)) as engine:
+        assert len(await engine.deployments(new.id)) == 2
         await engine.idle()
         assert (await engine.info(run.id)).status == "invalid"

@@ -27,7 +27,6 @@ from perdure.runtime.entering import Submission
 from perdure.runtime.events import emit_facts
 from perdure.runtime.host import Host, Middleware, Options
 from perdure.runtime.limits import bounds_of
-from perdure.runtime.line import Line
 from perdure.runtime.loading import projected
 from perdure.runtime.membership import DEFAULT_LEASE_S, Membership
 from perdure.runtime.misfits import wake_misfits
@@ -130,7 +129,7 @@ class Engine(Client):
         """
         host, now_us = self._host, self._system.now_us()
         all_there = await self._mender.begin()
-        edited = await serve(host, self._pipelines, deps, self._retry, self._timeout_s)
+        await serve(host, self._pipelines, deps, self._retry, self._timeout_s)
         if self._membership is not None:
             await self._membership.join()
         await self._on_holds()
@@ -143,10 +142,7 @@ class Engine(Client):
         await self._open_limits()
         await self._scheduler.start()  # before the claimer: a start that fails here leaves nothing running
         self._claimer.start()
-        if edited or self._membership is not None:
-            self._spawn(
-                self._insist("runs that cannot go on could not be looked for", lambda: self._wake_misfits(edited))
-            )
+        self._spawn(self._insist("runs that cannot go on could not be looked for", self._wake_misfits))
         if not all_there:
             self._look_for_lost_rows()
         self._patrol = self._loop.call_later(PATROL_S, self._report_stuck)
@@ -165,12 +161,14 @@ class Engine(Client):
             uses = await self._store.limits()
             self._host.crowded |= any(use.waiting for use in uses)
 
-    async def _wake_misfits(self, edited: Sequence[Line]) -> None:
-        """Runs that wait where a new generation cannot go on say so now [D-3]."""
+    async def _wake_misfits(self) -> None:
+        """Runs that wait where a newer generation than their own cannot go on say so now [D-3]; also where whoever
+        deployed that came no further [R-16]."""
         if self._membership is not None:
             return await self._membership.look_for_misfits()
-        for line in edited:
-            if await wake_misfits(self._store, line.id, line.topology, self._system.now_us()):
+        for line in self._host.lines.values():
+            now_us = self._system.now_us()
+            if line.generation > 1 and await wake_misfits(self._store, line.id, line.topology, now_us):
                 self._claimer.due_at(0)
 
     async def drain(self, timeout_s: float | None = None) -> None:

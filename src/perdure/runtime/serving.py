@@ -17,31 +17,24 @@ async def serve(
     deps: Mapping[str, object],
     retry: Retry | None,
     timeout_s: float | None,
-) -> list[Line]:
+) -> None:
     """Deploy the pipelines, give the host a line for each, and make runs due that other code may judge otherwise [D-4].
 
     Invalid runs of a pipeline that no newer generation has superseded are asked again where another build or generation
     judged them [D-2].
-
-    Returns:
-        Lines whose topology became a new generation.
 
     Raises:
         StoreUnusable: a stored topology of one of them does not read.
     """
     store = host.store
     begin = take_part if store.shared else deploy
-    edited: list[Line] = []
     judging: dict[str, int] = {}
     for id, known in (await deployed(store, pipelines)).items():
         pipeline = pipelines[id]
         before = known[-1].generation if known else 0
         topology, generation = await begin(store, host.system, id, pipeline.topology, host.worker, known)
-        line = host.lines[id] = Line(pipeline, topology, generation, deps.get(id), retry, timeout_s)
-        if before and before < generation:
-            edited.append(line)
+        host.lines[id] = Line(pipeline, topology, generation, deps.get(id), retry, timeout_s)
         if before <= generation:
             judging[id] = generation
     if judging:
         await store.wake_invalid(judging, host.options.build, host.system.now_us())
-    return edited
