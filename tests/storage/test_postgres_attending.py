@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import psycopg
+import pytest
 
 from perdure import Succeeded
-from perdure.storage.postgres.attending import ANYBODY
+from perdure.ports.changes import ANYTHING, Change
+from perdure.ports.store import IndexState
+from perdure.storage.postgres.attending import ANYBODY, LASTS_S, Attendance
 from perdure.storage.postgres.place import Place
+from perdure.storage.postgres.readers import Readers
 from perdure.storage.postgres.telling import read
+from perdure.testing.clock import VirtualSystem
 from perdure.testing.conformance.lab import ENDED, T0, claimed, put
 from tests.postgres import PostgresServer
-from tests.runtime.lab import app, line
+from tests.runtime.lab import app, line, virtually
 from tests.storage.helpers import DEADLINE_S, soon
 from tests.storage.test_postgres import opened
 from tests.storage.test_sqlite_tables import only
@@ -43,7 +50,7 @@ async def _row(postgres: PostgresServer, schema: str) -> None:
 async def test_an_end_is_told_while_somebody_waits(postgres: PostgresServer) -> None:
     url = postgres.url()
     async with opened(url, "w1") as engine, opened(url) as client:
-        first, second, third = [await claimed(engine, f"run-{n}") for n in range(3)]
+        first, second, third, rests = [await claimed(engine, f"run-{n}") for n in range(4)]
         async with await psycopg.AsyncConnection[tuple[object, ...]].connect(
             Place.of(url).conninfo, autocommit=True
         ) as con:
@@ -56,6 +63,10 @@ async def test_an_end_is_told_while_somebody_waits(postgres: PostgresServer) -> 
                 change = read(told, "me")
                 assert change is not None
                 assert change.runs == ("run-1",)
+                later = IndexState("ready", T0 + 3_600_000_000, token=1, generation=1)
+                await put(engine, rests, rests.next(token=1, index=later))
+                (told,) = await _heard(url, con)
+                assert read(told, "me") == Change(runs=("run-3",))
                 postgres.sql(f"UPDATE {Place.of(url).schema}.attendant SET until = now()")
                 await put(engine, third, third.next(token=1, index=ENDED, at_us=T0 + 50))
                 assert await _heard(url, con) == [], "whose process is gone"
@@ -71,7 +82,10 @@ async def test_who_waits_is_known_again_after_the_server_forgot(postgres: Postgr
         waiting = asyncio.create_task(run.result())
         await _row(postgres, schema)
         postgres.sql(f"TRUNCATE {schema}.attendant")
-        postgres.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+        postgres.sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        )
         await _row(postgres, schema)
         waiting.cancel()
 
@@ -88,3 +102,81 @@ async def test_who_may_not_write_looks_instead(postgres: PostgresServer) -> None
         async with app(pipeline).client(store=postgres.url(schema=schema, user=role)) as client:
             assert isinstance(await soon(client.result(run.id)), Succeeded)
         assert postgres.sql(f"SELECT {ANYBODY.replace('@', schema + '.')}").strip() == "f"
+
+
+class Rows(Readers):
+    """A server that keeps one row.
+
+    Attributes:
+        until_s: when the row ends, by the loop's clock.
+        takes_s: how long it takes to answer.
+    """
+
+    def __init__(self, system: VirtualSystem) -> None:
+        super().__init__(Place.of("postgresql://nowhere/none"))
+        self._system = system
+        self.until_s = self.takes_s = 0.0
+
+    @property
+    def there(self) -> bool:
+        """Whether the row says that somebody waits."""
+        return asyncio.get_running_loop().time() < self.until_s
+
+    async def read(self, query: Callable[[Any], Awaitable[Any]]) -> Any:
+        await self._system.sleep(self.takes_s)
+        there, self.until_s = self.there, asyncio.get_running_loop().time() + LASTS_S
+        return (there,)
+
+
+@pytest.mark.parametrize("pause_s", [1, 9.5, 12, 19, 21, 40])
+@virtually
+async def test_a_row_lasts_while_somebody_waits(system: VirtualSystem, pause_s: float) -> None:
+    """Also of who comes back after nobody had waited when it was to be renewed [R-16]."""
+    rows = Rows(system)
+    attendance = Attendance("me", rows, lambda change: None)
+    async with attendance.attending():
+        assert rows.there
+    await system.sleep(pause_s)
+    async with attendance.attending():
+        for _ in range(200):
+            assert rows.there
+            await system.sleep(0.5)
+    await system.sleep(LASTS_S + 20)
+    assert not rows.there, "nobody waits any more"
+    attendance.stop()
+
+
+@pytest.mark.parametrize("lost", ["by the server", "while it was slow"])
+@virtually
+async def test_whoever_waits_looks_after_a_row_was_not_there(system: VirtualSystem, lost: str) -> None:
+    """Whatever ended meanwhile was told to nobody [R-16]."""
+    rows, told = Rows(system), list[Change]()
+    attendance = Attendance("me", rows, told.append)
+    async with attendance.attending():
+        await system.sleep(35)
+        assert len(told) == 2, "as it came"
+        if lost == "by the server":
+            rows.until_s = 0.0
+        else:
+            rows.takes_s = LASTS_S
+        await system.sleep(LASTS_S + 20)
+        assert told[2:] == [ANYTHING] * 2
+    attendance.stop()
+
+
+@virtually
+async def test_a_store_that_is_closed_cancels_nobody_who_comes(system: VirtualSystem) -> None:
+    """They read, and learn it there."""
+    rows, entered = Rows(system), list[bool]()
+    rows.takes_s = 5.0
+    attendance = Attendance("me", rows, lambda change: None)
+
+    async def wait() -> None:
+        async with attendance.attending():
+            entered.append(True)
+
+    waiting = asyncio.create_task(wait())
+    await system.sleep(1)
+    attendance.stop()
+    await waiting
+    assert entered == [True]

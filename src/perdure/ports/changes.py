@@ -59,16 +59,17 @@ def change_of(append: Append) -> Change | None:
         return Change(due=state is not None, outside=True, runs=(append.run_id,))
     if state is None or state.worker:
         return None
+    later = False
     if state.status == "ready":
-        if state.due_us is not None and state.due_us >= append.at_us + LATER_US:
-            return None
-        if state.due_us is None or state.permits:
-            return ANYTHING  # it waits for others, who have to know
+        if state.due_us is None or state.permits or state.awaits or (new is not None and new.waits):
+            return ANYTHING  # it waits for others, who have to know, whatever its deadline
+        later = state.due_us >= append.at_us + LATER_US
+    due = state.due_us is not None and not later
     if new is None:
-        return Change(due=state.due_us is not None, runs=(append.run_id,))
-    if new.waits or new.entrances or append.permits:
-        return ANYTHING
-    return Change(due=state.due_us is not None)
+        return Change(due, runs=(append.run_id,))
+    if later:
+        return None
+    return ANYTHING if new.waits or new.entrances or append.permits else Change(due)
 
 
 __all__ = ["ANYTHING", "LATER_US", "Change", "all_of", "change_of"]

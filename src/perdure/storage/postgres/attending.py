@@ -33,7 +33,9 @@ _COME = f"""
     WITH gone AS (DELETE FROM @attendant WHERE until < now() AND id <> %(id)s)
     INSERT INTO @attendant VALUES (%(id)s, now() + interval '{LASTS_S} s')
     ON CONFLICT (id) DO UPDATE SET until = excluded.until
+    RETURNING EXISTS (SELECT 1 FROM @attendant WHERE id = %(id)s AND until > now())
 """
+"""Whether it was there already."""
 
 
 class Attendance:
@@ -61,6 +63,8 @@ class Attendance:
         try:
             if self._loop.time() >= self._until_s:
                 await asyncio.wait([self._come()])
+            elif self._timer is None:  # nobody waited when it was to be renewed; it lasts until it is
+                self._renew()
             yield
         finally:
             self._waiting -= 1
@@ -86,11 +90,12 @@ class Attendance:
     async def _write(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        known = self._loop.time() < self._until_s
+            self._timer = None
         again_s = RENEWED_S
         try:
             sent_s = self._loop.time()
-            await self._readers.read(lambda s: s.run(_COME, {"id": self._ident}))
+            found = await self._readers.read(lambda s: s.one(_COME, {"id": self._ident}))
+            lasted = found == (True,) and self._loop.time() < self._until_s
             self._until_s = sent_s + LASTS_S - RENEWED_S
         except PerdureError as error:
             self._until_s, again_s = 0.0, UNAVAILABLE_S  # whoever waits meets the same trouble
@@ -98,13 +103,16 @@ class Attendance:
                 self._until_s, again_s = self._loop.time() + UNHEARD_S, UNHEARD_S
                 self._changed(ANYTHING)
         else:
-            for delay_s in () if known else AGAIN_S:
+            for delay_s in () if lasted else AGAIN_S:
                 self._loop.call_later(delay_s, self._look)
         finally:
             self._coming = None
         self._timer = self._loop.call_later(again_s, self._renew)
 
     def _renew(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._waiting and self._coming is None:
             self._coming = self._loop.create_task(self._write())
 

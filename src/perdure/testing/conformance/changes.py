@@ -11,6 +11,8 @@ from perdure.core.facts import RunCancelRequested
 from perdure.ports.store import Change, IndexState, Store
 from perdure.testing.conformance.lab import DEADLINE_S, ENDED, READY, T0, Check, Draft, Lab, claimed, part, put
 
+HOUR_US = 3_600_000_000
+
 CHECKS: list[Check] = []
 check = part(CHECKS)
 
@@ -83,6 +85,32 @@ async def who_waits_is_told_of_ends(lab: Lab) -> None:
         alone = await claimed(engine, "alone")
         await put(engine, alone, alone.next(token=1, index=ENDED, at_us=T0 + 60))
         await ear.hears("an end", lambda change: "alone" in change.runs)
+
+
+@check
+async def who_waits_is_told_of_runs_that_rest_for_long(lab: Lab) -> None:
+    """No engine has to act on that soon, and a client that watches shows it."""
+    engine, client = await lab.engine(), await lab.client()
+    draft = await claimed(engine, "run-1")
+    ear = Ear(client)
+    async with client.attending():
+        await put(engine, draft, draft.next(token=1, index=replace(READY, token=1, due_us=T0 + HOUR_US)))
+        await ear.hears("a run that rests", lambda change: "run-1" in change.runs)
+
+
+@check
+async def engines_are_told_of_waits_that_a_deadline_ends(lab: Lab) -> None:
+    """Whoever ends what they wait for has to know, however late the deadline is."""
+    engine, client = await lab.engine(), await lab.client()
+    await claimed(engine, "holder", slot="invoice-7")
+    waits, other = Draft("waits", slot="invoice-7"), await claimed(engine, "other")
+    waits.new = replace(waits.new, waits="replace", deadline_us=T0 + HOUR_US)
+    ear = Ear(client)
+    await put(engine, waits, waits.submit(IndexState("ready", T0 + HOUR_US)))
+    await ear.hears("a run that waits for its slot", lambda change: change.anything)
+    index = IndexState("ready", T0 + HOUR_US, token=1, generation=1, awaits=("holder",), need=1, at_us=T0)
+    await put(engine, other, other.next(token=1, index=index))
+    await ear.hears("a wait", lambda change: change.anything)
 
 
 @check
