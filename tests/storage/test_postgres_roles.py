@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from perdure import Canceled, Succeeded, connect, step
+from perdure.errors import StoreUnusable
 from perdure.storage import open_store
 from perdure.testing.conformance.lab import submitted
 from tests.postgres import PostgresServer
@@ -68,6 +69,17 @@ async def test_the_grants_of_the_page_are_enough_and_not_too_much(postgres: Post
             pytest.raises(psycopg.errors.InsufficientPrivilege),
         ):
             con.execute(forbidden.encode())
+
+
+async def test_who_may_not_look_is_told_what_is_needed(postgres: PostgresServer) -> None:
+    """A store that is there, and a role without any right: no try later would help [R-8]."""
+    store = open_store(postgres.url(schema="closed"))
+    await soon(store.open(owner=None))
+    await store.close()
+    postgres.sql("CREATE ROLE nobody_here LOGIN")
+    store = open_store(postgres.url(schema="closed", user="nobody_here"))
+    with pytest.raises(StoreUnusable, match="permission denied for schema closed; this user needs USAGE"):
+        await soon(store.open(owner=None))
 
 
 async def test_ten_boot_at_once_on_an_empty_database(postgres: PostgresServer) -> None:

@@ -379,7 +379,7 @@ def explained(error: BaseException, place: Place) -> str:
         return f"{place.shown}: {_plain(error)}; is transaction_timeout set for this role?"
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         needed = "USAGE on the schema and SELECT, INSERT, UPDATE and DELETE on its tables"
-        return f"{place.shown}: {_plain(error)}; this user needs {needed}"
+        return f"{place.shown}: {error.diag.message_primary or _plain(error)}; this user needs {needed}"
     return f"{place.shown}: {_plain(error)}"
 
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import psycopg
 
-from perdure.errors import PerdureError, StoreUnavailable
+from perdure.errors import PerdureError, StoreUnavailable, StoreUnusable
 from perdure.ports.joining import CallerConnection
 from perdure.ports.limits import LimitUse
 from perdure.ports.notes import Notebook
@@ -68,7 +68,7 @@ from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.readers import Readers
 from perdure.storage.postgres.rows import INSERT_LEDGERS, ledger_values
 from perdure.storage.postgres.schema import prepare
-from perdure.storage.postgres.session import Session, explained
+from perdure.storage.postgres.session import Session, error_kind, explained
 from perdure.storage.postgres.transactions import HandlerTransaction, Transactions
 from perdure.storage.postgres.writer import Writer
 
@@ -123,7 +123,8 @@ class PostgresStore(LostRows):
             readers.abort()
             await listener.ended()
             if isinstance(error, psycopg.Error):
-                raise StoreUnavailable(explained(error, self.place)) from error
+                kind = StoreUnusable if error_kind(error) == "fatal" else StoreUnavailable
+                raise kind(explained(error, self.place)) from error
             raise
         self._loop = asyncio.get_running_loop()
         patience_s = math.inf if self._engine else self.place.answer_s
