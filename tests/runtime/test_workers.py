@@ -455,6 +455,26 @@ async def test_what_was_picked_and_not_heard_of_is_given_back(system: VirtualSys
 
 
 @virtually
+async def test_what_is_being_picked_is_not_given_back(system: VirtualSystem, caplog: pytest.LogCaptureFixture) -> None:
+    """However long a pick lasts: its runs are this worker's, which will know them when it has ended [R-16]."""
+
+    class Slow(Watched):
+        """What was picked is read for so long that its worker renews its lease several times meanwhile."""
+
+        async def load_many(self, run_ids: Sequence[str], /) -> Sequence[LoadedRun]:
+            await system.sleep(LEASE_S)
+            return await super().load_many(run_ids)
+
+    pipeline = gated(opened := Gate())
+    opened.go.set()
+    world = Shared(system)
+    async with world.engine(app(pipeline), around=Slow) as engine:
+        run = await engine.submit(pipeline, "x", delay=1)
+        assert isinstance(await run.result(timeout=4 * LEASE_S), Succeeded)
+    assert [text for record in caplog.records if "unknown" in (text := record.getMessage())] == []
+
+
+@virtually
 async def test_a_run_of_another_apps_pipeline_waits_for_a_worker_that_has_it(system: VirtualSystem) -> None:
     """It is nobody's to judge here: another worker may come [D-1, R-16]."""
     gate = Gate()

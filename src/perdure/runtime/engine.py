@@ -95,6 +95,7 @@ class Engine(Client):
                 lease_s,
                 [s.id for s in schedules],
                 known=self._claimer.known,
+                picking=self._claimer.pick_under_way,
                 due=lambda: self._claimer.due_at(0),
             )
         self._retry = retry

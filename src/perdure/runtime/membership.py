@@ -46,6 +46,7 @@ class Membership:
 
     Args:
         known: ids of runs that this engine has or is about to have.
+        picking: a number of the pick under way, of which it may not know the runs yet.
         due: something may be due now.
     """
 
@@ -56,16 +57,17 @@ class Membership:
         schedules: Sequence[str],
         *,
         known: Callable[[], set[str]],
+        picking: Callable[[], int | None],
         due: Callable[[], None],
     ) -> None:
         self._host = host
         self._lease_s = lease_s
         self._schedules = tuple(schedules)
         self._interval_s = lease_s / RENEWALS
-        self._known, self._due = known, due
+        self._known, self._picking, self._due = known, picking, due
         self._silence = Silence(lease_s, self._interval_s)
         self._misfits = Misfits(host, due)
-        self._unknown: set[str] = set()
+        self._unknown: dict[str, int | None] = {}
         self._since_us = host.system.now_us()
         self._told: set[str] = set()
         self._task: asyncio.Task[None] | None = None
@@ -221,18 +223,23 @@ class Membership:
 
     async def _look_for_unknown(self) -> None:
         """Runs picked by a statement whose answer was lost are nobody's, nor are claimed ones of which the server lost
-        how they went on: they are due again [R-16, J-2]."""
+        how they went on: they are due again [R-16, J-2].
+
+        Such a run is found a second time, after the end of the pick that was under way at the first.
+        """
         host = self._host
         before = self._known()
         owned = await host.store.owned(host.worker)
         unknown = set(owned) - before - self._known()
-        lost = sorted(unknown & self._unknown)
-        self._unknown = unknown
+        pick = self._picking()
+        lost = sorted(id for id in unknown & self._unknown.keys() if pick is None or self._unknown[id] != pick)
+        self._unknown = {id: self._unknown.get(id, pick) for id in unknown}
         if lost:
-            logger.warning("%d runs are this worker's without its knowledge; they are due again", len(lost))
+            logger.warning("%d of the runs of this worker are unknown to it; they are due again", len(lost))
             await host.store.unpick(host.worker, lost, host.system.now_us())
             for run_id in set(lost) & set(await host.store.owned(host.worker)) - self._known():
                 await give_back(host, run_id)
+            self._unknown = {id: seen for id, seen in self._unknown.items() if id not in lost}
             self._due()
 
     async def _note_generations(self) -> None:
