@@ -13,7 +13,7 @@ import pytest
 from perdure import Succeeded
 from perdure.ports.changes import ANYTHING, Change
 from perdure.ports.store import IndexState
-from perdure.storage.postgres.attending import ANYBODY, LASTS_S, Attendance
+from perdure.storage.postgres.attending import AGAIN_S, ANYBODY, LASTS_S, Attendance
 from perdure.storage.postgres.place import Place
 from perdure.storage.postgres.readers import Readers
 from perdure.storage.postgres.telling import read
@@ -154,13 +154,29 @@ async def test_whoever_waits_looks_after_a_row_was_not_there(system: VirtualSyst
     attendance = Attendance("me", rows, told.append)
     async with attendance.attending():
         await system.sleep(35)
-        assert len(told) == 2, "as it came"
+        assert len(told) == len(AGAIN_S), "as it came"
         if lost == "by the server":
             rows.until_s = 0.0
         else:
             rows.takes_s = LASTS_S
         await system.sleep(LASTS_S + 20)
-        assert told[2:] == [ANYTHING] * 2
+        assert told[len(AGAIN_S) :] == [ANYTHING] * len(AGAIN_S)
+    attendance.stop()
+
+
+@pytest.mark.parametrize("late_s", [0.01, 0.2, 1.5, 3, 10])
+@virtually
+async def test_an_end_that_did_not_see_the_row_is_found_soon_after_its_commit(
+    system: VirtualSystem, late_s: float
+) -> None:
+    """Which may wait for a disk, or for another server, while the row waits for neither [R-16]."""
+    looked: list[float] = []
+    loop = asyncio.get_running_loop()
+    attendance = Attendance("me", Rows(system), lambda change: looked.append(loop.time()))
+    async with attendance.attending():
+        came_s = loop.time()
+        await system.sleep(LASTS_S)
+        assert min(at_s - came_s for at_s in looked if at_s - came_s >= late_s) < 0.1 + 5 * late_s
     attendance.stop()
 
 

@@ -19,8 +19,9 @@ from perdure.storage.postgres.readers import Readers
 LASTS_S = 30
 """So long a row says that somebody waits, by the server's clock; one whose process is gone says so no longer."""
 RENEWED_S = 10.0
-AGAIN_S = (0.05, 1.0)
-"""Who ends a run at the moment when a row comes may not see it: whoever waits looks again."""
+AGAIN_S = (0.05, 1.0, 4.0, 12.0)
+"""Who ends a run at the moment when a row comes may not see it, and its commit may take long, as it waits for a disk or
+for another server: whoever waits looks again."""
 UNAVAILABLE_S = 1.0
 UNHEARD_S = 0.2
 """So often whoever may not write a row looks instead."""
