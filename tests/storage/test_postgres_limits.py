@@ -50,8 +50,13 @@ class Somebody:
         await self.con.execute(end, (run_id,))
 
     async def keeps_waiting(self, ms: int) -> None:
-        """Wait until somebody has been waiting for a lock for so long."""
-        await self.until(f"SELECT 1 FROM pg_locks WHERE NOT granted AND {BEFORE_US} > {ms * 1000}")
+        """Wait until somebody has been waiting for a lock for so long; who does only waits for a second."""
+        found = f"SELECT FROM pg_locks WHERE NOT granted AND {BEFORE_US} > {ms * 1000}"
+        await soon(
+            self.con.execute(
+                f"DO $$ BEGIN WHILE NOT EXISTS ({found}) LOOP PERFORM pg_sleep(0.005); END LOOP; END $$".encode()
+            )
+        )
 
     async def until(self, query: str, answer: asyncio.Future[AppendResult] | None = None) -> None:
         """Ask until there is something, or an append has been answered."""
