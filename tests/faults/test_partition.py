@@ -90,7 +90,8 @@ async def test_a_worker_that_is_cut_off_for_longer_than_its_lease_does_nothing_m
         async with app(theirs).engine(store=postgres.url(schema=schema), lease=LEASE_S) as other:
             hole.swallow()
             cut_s = RealSystem().steady_s()
-            outside.go.set()  # its handlers return, and it has to record that
+            outside.go.set()  # its handlers return, and it has to record that, if its lease holds
+            sent = asyncio.create_task(engine.submit(mine, "later", delay=3600))  # whether it holds or not
             theirs_runs = [await other.run(run.id) for run in runs]
             for run in theirs_runs:
                 assert isinstance(await run.result(timeout=30), Succeeded)
@@ -101,6 +102,7 @@ async def test_a_worker_that_is_cut_off_for_longer_than_its_lease_does_nothing_m
             while not any(SILENT in trouble.problem for trouble in troubles.seen):
                 await troubles.next()
             hole.heal() if end == "heals" else hole.forget()
+        assert (await (await soon(sent)).info()).status == "ready"
         # the other one has left: what comes now is the former one's, under its new name
         late = await soon(engine.submit(mine, "short"))
         assert isinstance(await late.result(timeout=30), Succeeded)
