@@ -11,7 +11,7 @@ import pytest
 
 from perdure import Engine, StoreUnavailable, Succeeded, step
 from perdure.core.facts import SegmentAttemptStarted
-from perdure.ports.store import Append, AppendResult, LoadedRun, Serving, WorkerRow
+from perdure.ports.store import Append, AppendResult, LoadedRun, Serving, WaitingRuns, WorkerRow
 from perdure.runtime.membership import DEFAULT_LEASE_S, RENEWALS
 from perdure.storage.memory import MemoryData
 from perdure.testing.clock import VirtualSystem
@@ -534,3 +534,31 @@ def test_rows_of_workers_say_who_they_are() -> None:
 
 
 assert logging
+
+
+@virtually
+async def test_what_is_looked_after_as_the_engine_stops_is_no_trouble(
+    system: VirtualSystem, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store is closed under a look at those who wait: nobody is told that it is tried again [R-6]."""
+    started, looking, closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    class Closing(Watched):
+        async def waiting_runs(self) -> WaitingRuns:
+            if not started.is_set():
+                return await super().waiting_runs()
+            looking.set()
+            await closed.wait()
+            raise StoreUnavailable("the store is closed")
+
+        async def close(self) -> None:
+            closed.set()
+            await system.sleep(0.01)
+            await super().close()
+
+    world = Shared(system)
+    async with world.engine(app(gated(Gate())), around=Closing):
+        started.set()
+        while not looking.is_set():
+            await system.sleep(1)
+    assert [text for record in caplog.records if "again" in (text := record.getMessage())] == []

@@ -413,6 +413,8 @@ class Engine(Client):
             try:
                 return await work()
             except Exception as error:
+                if self._host.stopped:
+                    return None  # it was under way as the store was closed
                 logger.warning("%s, trying again in %.1f s: %r", problem, delay_s, error)
             await asyncio.sleep(delay_s)
             delay_s = min(delay_s * 2, 5.0)
