@@ -294,8 +294,8 @@ WRONG: dict[str, list[Use]] = {
         ("resume-schedule daily", N, "the store knows no schedule 'daily'"),
     ],
     "archive": [
-        ("archive", U, "missing option '--older-than' or '--to'"),
-        ("archive --older-than 30d", U, "missing option '--older-than' or '--to'"),
+        ("archive", U, "missing option '--older-than'"),
+        ("archive --older-than 30d", U, "missing option '--to'"),
         ("archive --list a --to b", U, "--list shows an archive"),
         ("archive --older-than long --to a", U, "'long' is not a duration"),
     ],

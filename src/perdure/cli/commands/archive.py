@@ -49,7 +49,8 @@ def archive(
             refuse("--list shows an archive, and --older-than and --to write one", "give the one or the others")
         return _show(list_, Output(json=as_json))
     if older_than is None or to is None:
-        refuse("missing option '--older-than' or '--to'", "like --older-than 30d --to archive, or --list archive")
+        missing = "--older-than" if older_than is None else "--to"
+        refuse(f"missing option '{missing}'", "like --older-than 30d --to archive, or --list archive")
     return collect(older_than, to, label, limit, dry_run, app, store, as_json)
 
 

@@ -49,6 +49,7 @@ def _print(found: list[Deployment], out: Output) -> None:
 
     from perdure.cli.edits import changes_text
     from perdure.cli.tables import Table
+    from perdure.cli.text import count
     from perdure.cli.times import iso_local, iso_utc
     from perdure.core.diff import diff
     from perdure.core.topology import Topology, decode_steps
@@ -60,7 +61,7 @@ def _print(found: list[Deployment], out: Output) -> None:
         topology = Topology(decode_steps(each.steps))
         changes = diff(before[each.pipeline], topology) if each.pipeline in before else None
         before[each.pipeline] = topology
-        text = f"{len(topology)} steps" if changes is None else changes_text(changes) or "the same steps"
+        text = count(len(topology), "step") if changes is None else changes_text(changes) or "the same steps"
         table.add(each.pipeline, str(each.generation), iso_local(each.at_us), each.actor, text)
         rows.append(
             {
