@@ -280,7 +280,9 @@ def submits_without_a_wake_up(patch: pytest.MonkeyPatch) -> None:
 MUTANTS = (
     Mutant("acknowledges before the append", ("R-5", "R-12", "R-17"), acknowledges_before_the_append),
     Mutant(
-        "wakes nobody when the caller is gone", ("R-16", "R-12", "R-17", "B-21"), wakes_nobody_when_the_caller_is_gone
+        "wakes nobody when the caller is gone",
+        ("R-16", "R-12", "R-17", "R-5", "B-21"),
+        wakes_nobody_when_the_caller_is_gone,
     ),
     Mutant("cancels an append with its caller", ("J-14",), cancels_an_append_with_its_caller),
     Mutant("starts a handler early", ("M-8", "R-15"), starts_a_handler_before_its_reservation_is_durable),
