@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure import AwaitMessage, InvalidRun, Sleep, Succeeded, retired, step
+from perdure import AwaitMessage, InvalidRun, Run, Sleep, Succeeded, retired, step
 from perdure.define.step import AnyStep
 from perdure.runtime.registry import deploy
 from perdure.runtime.system import RealSystem
@@ -66,13 +66,19 @@ async def test_another_shape_is_told_and_runs_elsewhere_rest_on(system: VirtualS
         assert (await engine.info(later.id)).due_us == due_us
 
 
-async def test_a_deployment_by_hand_tells_them_too(tmp_path: Path) -> None:
-    """D-5: whichever engine starts next judges them first."""
-    path = tmp_path / "x.db"
-    old, new = line(before, ask), line(before)
+async def _waiting(path: Path) -> Run[None]:
+    """A run that waits for a message at a step that a shorter line does not have."""
+    old = line(before, ask)
     async with app(old).engine(store=SqliteStore(path)) as engine:
         run = await engine.submit(old, "x")
         await engine.idle()
+    return run
+
+
+async def test_a_deployment_by_hand_tells_them_too(tmp_path: Path) -> None:
+    """D-5: whichever engine starts next judges them first."""
+    path, new = tmp_path / "x.db", line(before)
+    run = await _waiting(path)
     async with app(new).client(store=SqliteStore(path)) as client:
         assert (await client.info(run.id)).due_us is None
         await client.deploy(force=True)
@@ -84,11 +90,8 @@ async def test_a_deployment_by_hand_tells_them_too(tmp_path: Path) -> None:
 
 async def test_one_that_was_killed_after_deploying_is_made_up_for(tmp_path: Path) -> None:
     """R-16: the next engine finds the generation there, and looks all the same."""
-    path = tmp_path / "x.db"
-    old, new = line(before, ask), line(before)
-    async with app(old).engine(store=SqliteStore(path)) as engine:
-        run = await engine.submit(old, "x")
-        await engine.idle()
+    path, new = tmp_path / "x.db", line(before)
+    run = await _waiting(path)
     async with app(new).client(store=SqliteStore(path)) as client:
         await deploy(client.store, RealSystem(), new.id, new.topology, "killed")
         assert (await client.info(run.id)).due_us is None

@@ -44,8 +44,6 @@ class Claimer:
     Attributes:
         claiming: runs that were due and whose claim is not durable yet; each has a place.
         backlog: due runs may be left that found no place.
-        picking: runs are being picked, or read after that: they are this engine's, and it does not know them yet.
-        picks: how often it has picked.
         quiet: set whenever nothing is owned or being claimed.
     """
 
@@ -58,8 +56,8 @@ class Claimer:
         self._awaiting_claims = False
         self._reading = 0
         self._turn = 0
-        self.picking = False
-        self.picks = 0
+        self._picking = False
+        self._picks = 0
         self._wanted: dict[str, None] = {}
         self._shared = host.store.shared
         self._task: asyncio.Task[None] | None = None
@@ -88,8 +86,9 @@ class Claimer:
             await asyncio.wait(reading, timeout=timeout_s)
 
     def pick_under_way(self) -> int | None:
-        """A number that no other pick has, of the one under way."""
-        return self.picks if self.picking else None
+        """A number that no other pick has, of the one under way: its runs are this engine's, which does not know them
+        yet."""
+        return self._picks if self._picking else None
 
     def known(self) -> set[str]:
         """Runs that this engine has, or is about to have."""
@@ -98,7 +97,7 @@ class Claimer:
     @property
     def busy(self) -> bool:
         """Whether runs are being claimed, or about to be: those that are being picked are nowhere else by then."""
-        return self.picking or bool(self.claiming)
+        return self._picking or bool(self.claiming)
 
     @property
     def free(self) -> int:
@@ -175,12 +174,12 @@ class Claimer:
             return SWEEP_S
         if not self._shared:
             return await self._take(now_us, min(free, PAGE))
-        self.picking = True
+        self._picking = True
         try:
             return await self._pick(now_us, min(free, PAGE))
         finally:
-            self.picking = False
-            self.picks += 1
+            self._picking = False
+            self._picks += 1
 
     async def _pick(self, now_us: int, limit: int) -> float:
         """Pick up to `limit` of the runs due now: nobody else gets them, and they are read all at once [R-3]."""

@@ -175,7 +175,7 @@ def is_plain(append: Append, new: NewRun) -> bool:
 
 async def _append_many(session: Session, sent: Numbered, results: list[EntryResult]) -> None:
     appends = [append for _, append in sent]
-    sql, values = steps_statement(appends, append_values(appends, session.worker))
+    sql, values = steps_statement(appends, session.worker)
     inserted = {row[0] for row in await session.rows(sql, values)}
     for at, append in sent:
         won = append.locator in inserted

@@ -94,20 +94,15 @@ def append_values(appends: Sequence[Append], worker: str) -> list[Packed | str]:
 
 
 def rest_values(appends: Sequence[Append], worker: str) -> list[Packed | str]:
-    """Values of `RESTS`."""
+    """Values of `RESTS`, and of `APPEND_WITH_STATE`."""
     return [*_next_arrays(appends), *state_arrays([append.index for append in appends]), worker, worker]
 
 
-def steps_statement(appends: Sequence[Append], values: list[Packed | str]) -> tuple[str, list[Packed | str]]:
-    """The statement that appends to known runs, each once, and its values.
-
-    Args:
-        values: those of `APPEND`.
-    """
+def steps_statement(appends: Sequence[Append], worker: str) -> tuple[str, list[Packed | str]]:
+    """The statement that appends to known runs, each once, and its values."""
     if any(append.index is not None or append.token == 0 for append in appends):
-        values[10:10] = state_arrays([append.index for append in appends])
-        return APPEND_WITH_STATE, values
-    return APPEND, values
+        return APPEND_WITH_STATE, rest_values(appends, worker)
+    return APPEND, append_values(appends, worker)
 
 
 def _next_arrays(appends: Sequence[Append]) -> list[Packed]:

@@ -77,8 +77,7 @@ async def do_alone(session: Session, place: Place, entry: Entry | Work, *, patie
     """Do one thing alone; see `transaction`."""
     if isinstance(entry, Work):
         return await transaction(session, place, entry.do, patience_ms=patience_ms, tells=teller)
-    change = told((entry,))
-    tells = "" if change is None else written(teller, change)
+    tells = written(teller, told((entry,)))
     found = await transaction(
         session, place, lambda s: apply_group(s, place, [entry]), patience_ms=patience_ms, tells=tells
     )

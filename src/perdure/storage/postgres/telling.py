@@ -19,12 +19,14 @@ TOLD = "PERFORM pg_notify(left('perdure_' || btrim('@', '\".'), 63), '');"
 _decoder = msgspec.json.Decoder(Change)
 
 
-def written(teller: str, change: Change) -> str:
-    """A notification.
+def written(teller: str, change: Change | None) -> str:
+    """A notification; empty where nobody has to be told of anything.
 
     Args:
         teller: who tells; a word.
     """
+    if change is None:
+        return ""
     if change.anything:
         return teller
     text = msgspec.json.encode(change).decode()

@@ -284,8 +284,7 @@ class Writer:
             answer(job, result)
 
     async def _commit(self, entries: Sequence[Entry], worker: str, patience_ms: int) -> Sequence[object]:
-        change = told(entries)
-        tells = "" if change is None else written(self._ident, change)
+        tells = written(self._ident, told(entries))
 
         async def apply(session: Session) -> list[EntryResult]:
             return await apply_group(session, self._place, entries)

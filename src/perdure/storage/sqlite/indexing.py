@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -115,14 +116,14 @@ def restore_index(
     con.execute("DELETE FROM stray WHERE run = ?", (n,))
 
 
-class LostRows:
+class LostRows(ABC):
     """What a `SqliteStore` does about rows that are lost, or wrong."""
 
-    def _read(self, query: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
-        raise NotImplementedError
+    @abstractmethod
+    def _read(self, query: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]: ...
 
-    def _write(self, run: Callable[[sqlite3.Connection], T], *, transaction: bool = True) -> asyncio.Future[T]:
-        raise NotImplementedError
+    @abstractmethod
+    def _write(self, run: Callable[[sqlite3.Connection], T], *, transaction: bool = True) -> asyncio.Future[T]: ...
 
     async def missing_index(self, limit: int, /) -> Sequence[str]:
         return await self._read(lambda con: missing_index(con, limit))
